@@ -90,7 +90,7 @@ test: lint fleet ## lint, the tests of the machinery but those of test-nightly, 
 	$(FLEET_TESTS) -m 'not nightly'
 	$(RUN) pytest repros $(call BESIDE,$(CORES)) $(DEVICE_OPTION)
 
-test-nightly: setup fleet ## the tests that take minutes: repeats, proofs, clusters whose nodes are killed
+test-nightly: setup fleet ## the tests that `make test` leaves out: most of many alike, repeats, clusters whose nodes are killed
 	$(RUN) pytest tests --ignore tests/fleet -m nightly $(TESTS)
 	$(FLEET_TESTS)
 
