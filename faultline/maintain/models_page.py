@@ -55,7 +55,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What the cells of a model type did on a stack; `outcomes` has them by ``strategy/checkpointing``.
 
-    `refused` is why one process can't train it. `not_fed` are the parts that the batch can't feed.
+    `refused` is why one process can't train it, and `impossible` why some cells can't be run. `not_fed` are the parts
+    that the batch can't feed.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     stack: str = TODAY
     transformers: str = ""
     refused: str = ""
+    impossible: str = ""
     outcomes: dict[str, str] = {}
     differences: tuple[Difference, ...] = ()
     not_fed: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ def summary(architecture: Architecture, lora: bool, entries: Sequence[Result]) -
         lora=lora,
         transformers=entries[0].stack.get("transformers", ""),
         refused=refusal,
+        impossible=next((each.detail for each in ran if each.outcome == Outcome.IMPOSSIBLE), ""),
         outcomes={f"{each.cell.strategy}/{each.cell.checkpointing}": each.outcome for each in ran},
         differences=tuple(_differences(ran)),
         not_fed=tuple(findings.facts_of(entries).not_fed),
@@ -162,6 +165,8 @@ def page(every: Sequence[Summary]) -> str:
             f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused, REFUSAL)}" for each in refused
         ]
         parts += ["## What could not be trained", "\n".join(lines)]
+    if impossible := _reasons((each.name, each.impossible) for each in today if each.impossible):
+        parts += ["## What can't be run", "\n".join(impossible)]
     if unfed := [each for each in today if each.not_fed and not each.lora]:
         lines = [f"- `{each.model}`: {_shown('; '.join(each.not_fed))}" for each in unfed]
         parts += ["## Parts that the batch doesn't feed", "\n".join(lines)]
@@ -236,11 +241,7 @@ def _since(every: Sequence[Summary]) -> list[str]:
         only_there = _lines((there.name, each) for there, now in ran for each in _without(there, now))
         whole = [(there, now) for there, now in ran if _covers(there, now)]
         only_today = _lines((there.name, each) for there, now in whole for each in _without(now, there))
-        refused: dict[str, list[str]] = {}
-        for there, now in both:
-            if there.refused and not now.refused:
-                refused.setdefault(_shown(there.refused, REFUSAL), []).append(there.name)
-        lines = [f"- {_escaped(listing(names))}: {reason}" for reason, names in refused.items()]
+        lines = _reasons((there.name, there.refused) for there, now in both if there.refused and not now.refused)
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
         lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
         parts.append(f"### transformers {both[0][0].transformers}")
@@ -248,6 +249,14 @@ def _since(every: Sequence[Summary]) -> list[str]:
         for heading, group in (*lists, ("Not trained there:", lines)):
             parts += [heading, "\n".join(group)] if group else []
     return parts
+
+
+def _reasons(given: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each reason, behind the models that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in given:
+        by_reason.setdefault(_shown(reason, REFUSAL), []).append(name)
+    return [f"- {_escaped(listing(names))}: {reason}" for reason, names in by_reason.items()]
 
 
 def _without(one: Summary, other: Summary) -> list[Difference]:

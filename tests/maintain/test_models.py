@@ -60,6 +60,19 @@ def test_a_difference_has_its_known_failure_and_its_place():
     assert made.outcomes == {"ddp/off": "trains", "fsdp2/reentrant": "diverges"}
 
 
+def test_a_mode_that_a_model_does_not_have_is_explained():
+    """Breaks when the page has a dash of which nobody can know what it says."""
+    why = "ConvNext has no gradient checkpointing"
+    cells = [
+        entries.entry(cell(), "trains"),
+        entries.entry(cell(mode="reentrant"), "impossible", detail=why),
+        entries.entry(cell(mode="non-reentrant"), "impossible", detail=why),
+    ]
+    rows = [models_page.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
+    assert not rows[0].differences
+    assert f"## What can't be run\n\n- qwen2 and qwen2 with LoRA: {why}" in models_page.page(rows)
+
+
 def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     """Breaks when a symbol stands in another mode's place, or a cell that was not run looks like one that trains."""
     known = Difference(
