@@ -52,7 +52,7 @@ class Difference(msgspec.Struct, frozen=True):
     example: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the cells of a model type did on a stack; `outcomes` has them by ``strategy/checkpointing``.
 
     `refused` is why one process can't train it, and `impossible` why some cells can't be run. `not_fed` are the parts
