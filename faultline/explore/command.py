@@ -14,8 +14,8 @@ import msgspec
 
 from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
-from faultline.base.packages import TODAY, stack_name
-from faultline.base.text import matches
+from faultline.base.packages import TODAY, stack_name, untagged
+from faultline.base.text import count, matches
 from faultline.explore import findings, known, numbers, overview, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
@@ -107,6 +107,8 @@ def publish(folder: RunFolder, explored: Sequence[Finding], came_to: Numbers, he
 
     home = folder.path / FINDINGS
     home.mkdir(exist_ok=True)
+    if explored and not here:
+        print("no finding has a file: they can be written on the stack that is installed")
     for finding in explored if here else ():
         print(publishing.export(finding, home)[0], flush=True)
     (home / overview.README).write_text(f"# Findings of an exploration\n\n{overview.page(explored, [came_to], home)}\n")
@@ -148,12 +150,15 @@ def look(
 
 def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
     """Run the findings first that were seen on other versions: one that does something else now explains nothing."""
-    versions = {**stack.versions}
+    versions = untagged(stack.versions)
     old = [
         each
         for each in findings.every()
-        if each.case.strategy in search.strategies and not each.seen.stack.items() <= versions.items()
+        if (each.case.strategy in search.strategies and each.case.device == search.device)
+        and not untagged(each.seen.stack).items() <= versions.items()
     ]
+    if old:
+        print(f"{count(len(old), 'finding')} of other versions: their cells run first", file=sys.stderr)
     measuring([each.case for each in old])
     search.replay(old)
 

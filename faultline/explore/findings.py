@@ -17,7 +17,7 @@ from faultline.base.traces import shortened
 from faultline.catalogue.outcomes import Did
 from faultline.explore import case as cases
 from faultline.explore.case import Case
-from faultline.explore.kind import kind
+from faultline.explore.kind import kind, role
 from faultline.explore.known import Explains
 from faultline.explore.shrinking import Shrunk
 from faultline.runs.results import Result
@@ -84,7 +84,7 @@ class Finding:
         """The cases that it explains: its features, under the strategies that do the same."""
         did = self.seen.where.get(self.case.strategy)
         alike = tuple(name for name, other in self.seen.where.items() if other == did) or (self.case.strategy,)
-        return Explains(self.name, self.case.program.chosen, alike)
+        return Explains(self.name, self.case.program.chosen, alike, self.case.device)
 
 
 def every(folder: Path = FINDINGS) -> list[Finding]:
@@ -116,13 +116,22 @@ def read(folder: Path) -> Finding:
 def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
     """Write what a search came down to as the folder of a finding, which nobody has looked at."""
     about = About(f"{shrunk.case.words}: {kind(shrunk.result)}")
-    finding = Finding(name(shrunk), shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
-    home = folder / finding.name
+    spec = json.dumps(shrunk.case.as_json(), indent=1) + "\n"
+    home = free(folder, name(shrunk), spec)
+    finding = Finding(home.name, shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
     home.mkdir(parents=True, exist_ok=True)
-    (home / SPEC).write_text(json.dumps(finding.case.as_json(), indent=1) + "\n")
+    (home / SPEC).write_text(spec)
     write_seen(home, finding.seen)
     (home / ABOUT).write_text(f"title = {json.dumps(about.title)}\nstatus = {json.dumps(about.status)}\n")
     return finding
+
+
+def free(folder: Path, name: str, spec: str) -> Path:
+    """The folder of that name, or of that name with a number, which nothing else than this spec has."""
+    home, number = folder / name, 2
+    while home.exists() and (home / SPEC).read_text() != spec:
+        home, number = folder / f"{name}_{number}", number + 1
+    return home
 
 
 def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
@@ -148,12 +157,12 @@ def write_seen(folder: Path, what: Seen) -> None:
 
 
 def name(shrunk: Shrunk) -> str:
-    """A folder's name: the family of the strategy, the features with values that are words, and how it shows."""
+    """A folder's name: the family of the strategy, the features and their values, how it shows and where first."""
     features = [
-        f"{feature.rpartition('.')[2]} {value if isinstance(value, str) else ''}"
+        f"{feature.rpartition('.')[2]} {'' if value is True else value}"
         for feature, value in shrunk.case.program.chosen
     ]
-    parts = [strategies.family_name(shrunk.case.strategy), *features, kind(shrunk.result)]
+    parts = [strategies.family_name(shrunk.case.strategy), *features, kind(shrunk.result), role(shrunk.result)]
     return re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")
 
 

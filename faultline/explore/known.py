@@ -29,16 +29,18 @@ class Known:
 
 @dataclass(frozen=True)
 class Explains:
-    """The features and strategies by which an earlier finding explains other cases."""
+    """The features and strategies by which an earlier finding explains other cases on its device."""
 
     name: str
     features: tuple[tuple[str, Any], ...]
     strategies: tuple[str, ...]
+    device: str = "cpu"
 
     def holds(self, case: Case) -> bool:
         """Whether it explains a case; what goes wrong in transformers' Trainer does in those that are built on it."""
         base = {("through", TRAINER)} if case.program.in_trl else set()
-        return case.strategy in self.strategies and {*self.features} <= base | {*case.program.chosen}
+        place = case.strategy in self.strategies and case.device == self.device
+        return place and {*self.features} <= base | {*case.program.chosen}
 
 
 def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:

@@ -83,7 +83,21 @@ def funnel(explorations: list[Numbers]) -> list[str]:
         )
         for each in explorations
     ]
-    return headed((*names, "planted faults seen", "relations held"), rows)
+    return headed((*names, "planted faults seen", "relations held"), [*rows, *_total(explorations)])
+
+
+def _total(explorations: list[Numbers]) -> list[str]:
+    """The sums of several explorations, as a row."""
+    if len(explorations) < 2:
+        return []
+
+    def of(name: str) -> int:
+        return sum(getattr(each, name) for each in explorations)
+
+    sums = [str(of(name)) for name in ("programs", "cases", "differ", "known")]
+    planted, related = f"{of('planted_seen')} of {of('planted')}", f"{of('held')} of {of('related')}"
+    hours = f"{sum(each.minutes for each in explorations) / 60:.1f} hours"
+    return [row("all", hours, *sums, "", f"{of('findings')} ({of('silent')})", planted, related)]
 
 
 def planted(explorations: list[Numbers]) -> list[str]:
@@ -92,15 +106,16 @@ def planted(explorations: list[Numbers]) -> list[str]:
     for each in explorations:
         for kind, seen in each.by_kind.items():
             by_kind.setdefault(kind, Counter()).update(seen)
+    none = Counter[str]()
     rows = [
         row(
             f"{kind}: {KINDS[kind]}",
             f"{seen.total() - seen['']} of {seen.total()}",
             ", ".join(f"{number} {how}" for how, number in sorted(seen.items()) if how),
         )
-        for kind, seen in sorted(by_kind.items())
+        for kind, seen in ((kind, by_kind.get(kind, none)) for kind in sorted(KINDS))
     ]
-    return headed(("planted fault", "seen", "as"), rows) if rows else []
+    return headed(("planted fault", "seen", "as"), rows) if by_kind else []
 
 
 def write() -> str:
@@ -114,6 +129,7 @@ def read(file: Path = EXPLORATIONS) -> list[Numbers]:
 
 
 def add(numbers: Numbers, file: Path = EXPLORATIONS) -> None:
-    """Add an exploration."""
-    with open(file, "a", encoding="utf-8") as stream:
-        stream.write(json.dumps(msgspec.to_builtins(numbers)) + "\n")
+    """Add an exploration, in the place of one from the same seed on the same stack."""
+    same = (numbers.seed, numbers.stack)
+    every = [*(each for each in read(file) if (each.seed, each.stack) != same), numbers]
+    file.write_text("".join(json.dumps(msgspec.to_builtins(each)) + "\n" for each in every), encoding="utf-8")

@@ -35,7 +35,7 @@ class Cluster:
         """The cases that it explains."""
         case, where = self.shrunk.case, self.shrunk.where
         alike = tuple(name for name, did in where.items() if did == self.shrunk.result.did)
-        return Explains(case.words, case.program.chosen, alike or (case.strategy,))
+        return Explains(case.words, case.program.chosen, alike or (case.strategy,), case.device)
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,11 @@ class Search:
             if not result:
                 continue
             self.funnel["cases run"] += 1
-            refused = known.refusal(case, result) if case.fault else None
-            if case.fault and not refused and result.outcome != Outcome.IMPOSSIBLE:
+            if case.fault and result.outcome not in (Outcome.IMPOSSIBLE, Outcome.RAISES, Outcome.CRASHES):
                 unseen = result.outcome in (Outcome.TRAINS, Outcome.INVALID)
                 self.planted[case.fault.kind, "" if unseen else result.signature or result.outcome] += 1
-            elif case.fault:
-                self.funnel["cases with a planted fault that can't be"] += 1
+            elif case.fault:  # an error may be the program's, with or without a fault
+                self.funnel["cases with a planted fault that can't be, or raise"] += 1
             elif result.outcome == Outcome.IMPOSSIBLE:
                 self.funnel["cases that can't be"] += 1
             elif result.outcome == Outcome.INVALID:

@@ -43,10 +43,10 @@ class Fault:
 
     @property
     def words(self) -> str:
-        """``factor of blocks.0.layer, 2 times, in step 1: the gradient of one weight is ...``."""
+        """``factor of blocks.0.layer, 2 times, at step 1: the gradient of one weight is ...``."""
         of = f" of {self.module}" if self.module else ""
         times = f", {self.times:g} times" if self.times != 1 else ""
-        return f"{self.kind}{of}{times}, from step {self.step} on: {KINDS[self.kind]}"
+        return f"{self.kind}{of}{times}, at step {self.step}: {KINDS[self.kind]}"
 
     @property
     def digest(self) -> str:

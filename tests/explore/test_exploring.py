@@ -170,6 +170,7 @@ def test_an_earlier_finding_explains_its_features_under_its_strategies():
     case = Case(Program.of(0, {"clip": "norm", "layers": 3}), "zero2")
     assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
     assert known.before(replace(case, strategy="zero3"), [explains]) is None
+    assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
 
 
 def test_a_documented_refusal_is_no_finding():
@@ -224,10 +225,19 @@ def test_a_finding_is_kept_as_a_folder(tmp_path):
     case = Case(Program.of(4, {"zero.overlap_comm": False, "clip": "norm"}), "zero2")
     shrunk = shrinking.shrunk(case, judged_by({"zero.overlap_comm", "clip"}), STRATEGIES)
     made = findings.write(tmp_path, shrunk, steady=3)
-    assert made.name == "zero_clip_norm_overlap_comm_differs"
+    assert made.name == "zero_clip_norm_overlap_comm_false_differs"
     [kept] = findings.every(tmp_path)
     assert kept == made
     assert kept.explains == Explains(made.name, shrunk.case.program.chosen, STRATEGIES)
+
+
+def test_two_findings_have_two_folders(tmp_path):
+    """Breaks when one finding is written over another with the same features, or one that goes on is written twice."""
+    case = Case(Program.of(4, {"clip": "norm", "accumulate": 2}), "zero2")
+    shrunk = shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES)
+    other = replace(shrunk, case=Case(replace(shrunk.case.program, seed=5), "zero2"))
+    names = [findings.write(tmp_path, each, steady=1).name for each in (shrunk, other, shrunk)]
+    assert names == ["ddp_clip_norm_differs", "ddp_clip_norm_differs_2", "ddp_clip_norm_differs"]
 
 
 def test_a_folder_that_is_no_finding_is_refused(tmp_path):

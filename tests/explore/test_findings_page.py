@@ -56,7 +56,8 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
         publishing.count_in(str(tmp_path))
     (tmp_path / "numbers.json").write_text(json.dumps(vars(NUMBERS)))
     assert publishing.count_in(str(tmp_path)) == EXIT_AS_EXPECTED
-    assert overview.read(file) == [NUMBERS]
+    assert publishing.count_in(str(tmp_path)) == EXIT_AS_EXPECTED
+    assert overview.read(file) == [NUMBERS], "an exploration counts once"
     assert "| 7 | 12.5 | 100 | 400 | 20 | 12 | 15 | 3 (1) | 18 of 18 | 39 of 40 |" in page.read_text()
     assert "rewritten" in capsys.readouterr().out
 
@@ -64,9 +65,16 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
 def test_planted_faults_are_counted_by_kind_over_all_explorations():
     """Breaks when a fault that was missed in one exploration is hidden by those that were seen in another."""
     one, other = (replace(NUMBERS, by_kind={"bit": seen}) for seen in ({"ranks-differ": 2, "": 1}, {"ranks-differ": 3}))
-    [*_, line] = overview.planted([NUMBERS, one, other])
+    [_, _, line, none, *_] = overview.planted([NUMBERS, one, other])
     assert line == "| bit: one rank's weights differ in one bit | 5 of 6 | 5 ranks-differ |"
+    assert none == "| buffer: one rank has another buffer | 0 of 0 |  |", "a kind that was never drawn is not hidden"
     assert overview.planted([NUMBERS]) == []
+
+
+def test_several_explorations_have_their_sums():
+    """Breaks when somebody has to add up what the explorations came to."""
+    [*_, last] = overview.funnel([NUMBERS, replace(NUMBERS, seed=8, minutes=47.5)])
+    assert last == "| all | 1.0 hours | 200 | 800 | 40 | 24 |  | 6 (2) | 36 of 36 | 78 of 80 |"
 
 
 def test_a_row_cannot_be_broken_by_what_was_seen():

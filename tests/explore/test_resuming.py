@@ -15,7 +15,7 @@ from faultline.runs import storage
 from tests.support.entries import entry
 
 TWO = ("ddp", "zero2")
-VERSIONS = {"deepspeed": "0.19.8"}
+VERSIONS = {"deepspeed": "0.19.8", "torch": "2.13.0+cpu"}
 
 
 @pytest.fixture
@@ -87,13 +87,17 @@ def test_an_exploration_has_a_page_of_its_own(explored, tmp_path, capsys):
 def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, version, first):
     """Breaks when a finding that another release has mended still hides what is near it."""
     case = Case(Program.of(3, {"accumulate": 3}), "zero2")
-    seen = Seen("differs", "diverges", "differs", "", {"zero2": "diverges (differs)"}, {"deepspeed": version})
+    seen = Seen(
+        "differs", "diverges", "differs", "", {"zero2": "diverges (differs)"}, {"deepspeed": version, "torch": "2.13.0"}
+    )
     finding = Finding("one", case, seen, About("A title", cause="somewhere"))
     monkeypatch.setattr(command.findings, "every", lambda *folder: [finding])
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
     ran = explored(specs=2, seed=5, strategies=TWO)
     assert (ran[:1] == [case.cell]) == first
-    assert ("one: diverges (differs) before, trains now" in capsys.readouterr().out) == first
+    answer = capsys.readouterr()
+    assert ("one: diverges (differs) before, trains now" in answer.out) == first
+    assert ("1 finding of other versions: their cells run first" in answer.err) == first
 
 
 @pytest.mark.parametrize(
