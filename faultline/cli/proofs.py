@@ -123,7 +123,7 @@ def adopt(finding: Annotated[str, Parameter(help="The name of a finding.")], /) 
 
 
 def rediscover(
-    names: Annotated[list[str] | None, Parameter(help="Failures (default: all that a plain loop shows).")] = None,
+    names: Annotated[list[str] | None, Parameter(help="Failures (default: all with a variant that is a plain loop).")] = None,
     /,
     *,
     minutes: Annotated[float, Parameter(help="How long each is looked for (default: 15).")] = 15.0,

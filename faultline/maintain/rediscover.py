@@ -78,7 +78,7 @@ def chosen(names: Sequence[str]) -> list[Failure]:
 
 
 def by_a_loop(failure: Failure) -> bool:
-    """Whether a broken variant is a plain loop: programs are no trainers."""
+    """Whether a broken variant is a plain loop, as most programs are."""
     return any(variant.broken and not variant.trainer for variant in failure.variants)
 
 

@@ -235,7 +235,7 @@ def test_two_findings_have_two_folders(tmp_path):
     """Breaks when one finding is written over another with the same features, or one that goes on is written twice."""
     case = Case(Program.of(4, {"clip": "norm", "accumulate": 2}), "zero2")
     shrunk = shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES)
-    other = replace(shrunk, case=Case(replace(shrunk.case.program, seed=5), "zero2"))
+    other = replace(shrunk, case=replace(shrunk.case, program=replace(shrunk.case.program, seed=5)))
     names = [findings.write(tmp_path, each, steady=1).name for each in (shrunk, other, shrunk)]
     assert names == ["ddp_clip_norm_differs", "ddp_clip_norm_differs_2", "ddp_clip_norm_differs"]
 
