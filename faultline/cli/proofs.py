@@ -85,6 +85,7 @@ def findings(
     *,
     write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,
     add: Annotated[str, Parameter(help="Add the numbers of an exploration, by its folder.")] = "",
+    keep: Annotated[str, Parameter(help="Copy a finding of an exploration to findings/, by its folder.")] = "",
     files: Annotated[bool, Parameter(help="Write the file and the issue of each, and run the file.")] = False,
     bisect: Annotated[
         str, Parameter(metavar="PACKAGE", help="Find the release of this package that began a finding.")
@@ -98,6 +99,7 @@ def findings(
       faultline maintain findings fsdp2_adafactor_raises --files
       faultline maintain findings zero_scalar_weight_raises --bisect deepspeed
       faultline maintain findings --add results/explore-2026-11-27T08-20-13
+      faultline maintain findings --keep results/explore-2026-11-27T08-20-13/findings/fsdp2_adafactor_raises
     """
     from faultline.explore import publishing, replay, since
 
@@ -105,6 +107,8 @@ def findings(
         return since.run(tuple(names or ()), bisect, workers)
     if add:
         return publishing.count_in(add)
+    if keep:
+        return publishing.take_in(keep)
     if files:
         return publishing.files(tuple(names or ()))
 
@@ -123,7 +127,9 @@ def adopt(finding: Annotated[str, Parameter(help="The name of a finding.")], /) 
 
 
 def rediscover(
-    names: Annotated[list[str] | None, Parameter(help="Failures (default: all with a variant that is a plain loop).")] = None,
+    names: Annotated[
+        list[str] | None, Parameter(help="Failures (default: all with a variant that is a plain loop).")
+    ] = None,
     /,
     *,
     minutes: Annotated[float, Parameter(help="How long each is looked for (default: 15).")] = 15.0,

@@ -1,5 +1,6 @@
 """What others get of a finding: one file and an issue for upstream, or a failure's folder."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def files(names: Sequence[str]) -> int:
         line, reproduced = export(finding, findings.FINDINGS)
         print(line, flush=True)
         wrong += reproduced is False
+    print(overview.write())
     print(f"{count(len(chosen), 'finding')}, {wrong} with a file that doesn't reproduce")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
@@ -49,6 +51,18 @@ def by_hand(finding: Finding, home: Path) -> str:
     """The file of a finding that no program could write; empty if there is none."""
     file = home / finding.name / findings.FILE
     return file.read_text("utf-8") if file.exists() else ""
+
+
+def take_in(folder: str) -> int:
+    """Copy a finding of an exploration to those that are kept, and write their page anew."""
+    finding = findings.read(Path(folder))
+    home = findings.FINDINGS / finding.name
+    if home.exists():
+        raise UsageError(f"findings/{finding.name} exists")
+    shutil.copytree(folder, home)
+    print(f"findings/{finding.name}: write the cause and what was searched for into {findings.ABOUT}")
+    print(overview.write())
+    return EXIT_AS_EXPECTED
 
 
 def count_in(run: str) -> int:

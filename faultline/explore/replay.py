@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.explore import findings
+from faultline.explore import findings, overview
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.running import Runner
@@ -47,6 +47,8 @@ def run(request: Request) -> int:
             where = {case.strategy: results[case.cell].did for case in places(finding)}
             now = findings.seen(results[finding.case.cell], where, finding.seen.steady)
             findings.write_seen(findings.FINDINGS / finding.name, now)
+    if request.write:
+        print(overview.write())
     print(f"{count(len(chosen), 'finding')} replayed, {changed} changed; results: {folder.shown}")
     return EXIT_UNEXPECTED if changed and not request.write else EXIT_AS_EXPECTED
 

@@ -62,6 +62,30 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
     assert "rewritten" in capsys.readouterr().out
 
 
+def test_a_finding_of_an_exploration_is_kept(tmp_path, monkeypatch, capsys):
+    """Breaks when what was found can't be kept by a command, or takes the place of what is kept."""
+    page = tmp_path / "README.md"
+    page.write_text("# Findings\n\n<!-- measured: begin -->\n<!-- measured: end -->\n")
+    monkeypatch.setattr(overview, "PAGE", page)
+    for function in (findings.every, overview.page):
+        defaults = function.__defaults__[:-1]
+        monkeypatch.setattr(function, "__defaults__", (*defaults, tmp_path / "findings"))
+    monkeypatch.setattr(findings, "FINDINGS", tmp_path / "findings")
+    home = tmp_path / "explore" / "zero_thing"
+    home.mkdir(parents=True)
+    made = finding("zero_thing")
+    (home / findings.SPEC).write_text(json.dumps(made.case.as_json()))
+    findings.write_seen(home, made.seen)
+    (home / findings.ABOUT).write_text('title = "What was found"\nstatus = "new"\n')
+    assert publishing.take_in(str(home)) == EXIT_AS_EXPECTED
+    assert [each.name for each in findings.every()] == ["zero_thing"] and "What was found" in page.read_text()
+    assert "findings/zero_thing: write the cause" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="findings/zero_thing exists"):
+        publishing.take_in(str(home))
+    with pytest.raises(UsageError, match="not the folder of a finding"):
+        publishing.take_in(str(tmp_path))
+
+
 def test_planted_faults_are_counted_by_kind_over_all_explorations():
     """Breaks when a fault that was missed in one exploration is hidden by those that were seen in another."""
     one, other = (replace(NUMBERS, by_kind={"bit": seen}) for seen in ({"ranks-differ": 2, "": 1}, {"ranks-differ": 3}))
