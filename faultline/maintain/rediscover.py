@@ -15,7 +15,7 @@ from faultline.base.packages import TODAY
 from faultline.base.text import count
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.explore import command
+from faultline.explore import case, command
 from faultline.explore.search import PROGRAMS
 from faultline.export.prove import REPRODUCING
 from faultline.observations import measured
@@ -125,6 +125,7 @@ def table(rows: Sequence[Looked]) -> list[str]:
     """All of them, as docs/explore.md has them."""
     shown = []
     for each in rows:
-        after, spec = (str(each.minutes), f"`{each.spec}`") if each.spec else ("not met", "")
-        shown.append(row(f"`{each.failure}`", each.stack, str(each.programs), after, spec))
-    return headed(("failure", "stack", "programs", "minutes", "smallest program"), shown)
+        met = each.spec and case.parse(each.spec).words
+        after = str(each.minutes) if met else f"not met in {each.minutes}"
+        shown.append(row(f"`{each.failure}`", each.stack, after, met))
+    return headed(("failure", "stack", "minutes", "smallest program"), shown)

@@ -9,6 +9,7 @@ from typing import Any, Self
 from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
+from faultline.programs.phrases import phrase
 from faultline.programs.settings import SETTINGS, TRAINERS, TRL
 from faultline.programs.spec import Spec, digest
 from faultline.programs.training import Training
@@ -108,11 +109,8 @@ class Program:
 
     @property
     def words(self) -> str:
-        """As a person reads it: ``tied head, accumulate 2, zero.overlap_comm false``."""
-        return (
-            ", ".join(name if value is True and "." not in name else f"{name} {value}" for name, value in self.chosen)
-            or "plain"
-        )
+        """As a person reads it: ``a head tied to the embedding, 2 micro-batches a step, zero.overlap_comm=False``."""
+        return ", ".join(phrase(name, value) for name, value in self.chosen) or "plain"
 
     @property
     def digest(self) -> str:

@@ -275,9 +275,8 @@ def test_what_breaks_a_relation_is_made_small():
     while needed := search.shrink():
         search.take(map(look, needed))
     assert search.broken == {
-        "recomputation: accumulate 2, recompute last block under zero2, beside accumulate 2 under zero2": (
-            "gradient of weight"
-        )
+        "recomputation: 2 micro-batches a step, last block recomputed under zero2,"
+        " beside 2 micro-batches a step under zero2": ("gradient of weight")
     }
     assert search.related["recomputation", False] == 1
 
@@ -289,4 +288,4 @@ def test_a_norm_that_is_logged_wrong_is_made_small():
         return trained(case, 2.0, logged=(1.0 if "clip" in case.program.features else 2.0,))
 
     search, _ = searched([Case(Program.of(1, {"clip": "norm", "layers": 3}), "zero2")], look)
-    assert list(search.broken) == ["logged norms: clip norm under zero2"]
+    assert list(search.broken) == ["logged norms: clipping by norm under zero2"]

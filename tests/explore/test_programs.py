@@ -12,6 +12,7 @@ from faultline.explore import case as cases
 from faultline.explore import known
 from faultline.explore.case import Case
 from faultline.programs import drawing
+from faultline.programs.phrases import phrase
 from faultline.programs.program import VALUES, Program, parse
 from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS, TRL
 
@@ -110,6 +111,15 @@ def test_pairs_are_covered_before_anything_comes_twice():
     possible = [pair for pair in drawing.pairs() if {*pair} <= {*drawing.sensible(Program.of(0, dict(pair))).chosen}]
     assert len(possible) > 4000
     assert not [pair for pair in possible if frozenset(pair) not in had]
+
+
+def test_every_feature_has_its_words():
+    """Breaks when a new feature, or a new value of one, can't be printed; or two features read alike."""
+    every = [(name, value) for name, values in VALUES.items() for value in values[1:]]
+    assert len({phrase(name, value) for name, value in every}) == len(every)
+    assert Program.of(0, {"tied": "head", "zero.overlap_comm": False}).words == (
+        "a head tied to the embedding, zero.overlap_comm=False"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"seed": "1"}', '{"layers": 9}', '{"colour": "red"}'])
