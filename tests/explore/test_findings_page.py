@@ -45,11 +45,9 @@ def test_default_settings_come_before_rare_ones():
     assert sorted([rare, usual], key=overview.grave) == [usual, rare]
 
 
-def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
+def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys, page):
     """Breaks when the funnel has other numbers than an exploration came to."""
-    file, page = tmp_path / "explorations.jsonl", tmp_path / "README.md"
-    page.write_text("# Findings\n\n<!-- measured: begin -->\n<!-- measured: end -->\n")
-    monkeypatch.setattr(overview, "PAGE", page)
+    file = tmp_path / "explorations.jsonl"
     monkeypatch.setattr(overview.read, "__defaults__", (file,))
     monkeypatch.setattr(overview.add, "__defaults__", (file,))
     with pytest.raises(UsageError, match=r"numbers\.json"):
@@ -62,11 +60,8 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
     assert "rewritten" in capsys.readouterr().out
 
 
-def test_a_finding_of_an_exploration_is_kept(tmp_path, monkeypatch, capsys):
+def test_a_finding_of_an_exploration_is_kept(tmp_path, monkeypatch, capsys, page):
     """Breaks when what was found can't be kept by a command, or takes the place of what is kept."""
-    page = tmp_path / "README.md"
-    page.write_text("# Findings\n\n<!-- measured: begin -->\n<!-- measured: end -->\n")
-    monkeypatch.setattr(overview, "PAGE", page)
     for function in (findings.every, overview.page):
         defaults = function.__defaults__[:-1]
         monkeypatch.setattr(function, "__defaults__", (*defaults, tmp_path / "findings"))

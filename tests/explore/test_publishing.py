@@ -100,7 +100,7 @@ def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
         publishing.adopt("other")
 
 
-def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys):
+def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys, page):
     """Breaks when somebody is sent a file that shows nothing."""
     (tmp_path / "zero_thing_differs").mkdir()
     monkeypatch.setattr(findings, "FINDINGS", tmp_path)
@@ -116,7 +116,7 @@ def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys)
     assert "not reproduced" in capsys.readouterr().out
 
 
-def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch):
+def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch, page):
     """Breaks when what somebody wrote is lost, or its issue keeps a cause that was read since."""
     home = tmp_path / "zero_thing_differs"
     home.mkdir()

@@ -24,7 +24,7 @@ KEPT = Finding(
 
 
 @pytest.fixture
-def replayed(tmp_path, monkeypatch):
+def replayed(tmp_path, monkeypatch, page):
     """Replays the finding where each strategy does what it is given."""
 
     def go(did, **request):
@@ -58,6 +58,7 @@ def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
     assert "  zero2: diverges (differs) before, trains now" in capsys.readouterr().out
     assert replayed({"ddp": RIGHT, "zero2": RIGHT}, write=True) == EXIT_AS_EXPECTED
     assert '"zero2": "trains"' in (tmp_path / "one" / findings.SEEN).read_text()
+    assert "1 finding, 1 of them new." in (tmp_path / "README.md").read_text(), "its page is another one"
 
 
 def test_a_finding_that_there_is_not_is_named(replayed):

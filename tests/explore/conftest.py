@@ -1,0 +1,14 @@
+"""What several tests of findings need."""
+
+import pytest
+
+from faultline.explore import overview
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """An empty page of findings, in the place of that of those that are kept."""
+    file = tmp_path / overview.README
+    file.write_text("# Findings\n\n<!-- measured: begin -->\n<!-- measured: end -->\n")
+    monkeypatch.setattr(overview, "PAGE", file)
+    return file
