@@ -103,14 +103,15 @@ def run(request: Request) -> int:
 
 def publish(folder: RunFolder, explored: Sequence[Finding], came_to: Numbers, here: bool) -> None:
     """Write the file of each finding, which runs on the stack that is installed `here`, and the exploration's page."""
-    from faultline.explore import publishing  # which imports torch
-
     home = folder.path / FINDINGS
     home.mkdir(exist_ok=True)
-    if explored and not here:
+    if here:
+        from faultline.explore import publishing  # which imports torch: an environment of a fleet has none
+
+        for finding in explored:
+            print(publishing.export(finding, home)[0], flush=True)
+    elif explored:
         print("no finding has a file: they can be written on the stack that is installed")
-    for finding in explored if here else ():
-        print(publishing.export(finding, home)[0], flush=True)
     (home / overview.README).write_text(f"# Findings of an exploration\n\n{overview.page(explored, [came_to], home)}\n")
 
 

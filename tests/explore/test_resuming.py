@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 
 import pytest
 
@@ -12,6 +13,7 @@ from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
 from faultline.programs.program import Program
 from faultline.runs import storage
+from faultline.stacks.environments import Environment
 from tests.support.entries import entry
 
 TWO = ("ddp", "zero2")
@@ -81,6 +83,16 @@ def test_an_exploration_has_a_page_of_its_own(explored, tmp_path, capsys):
     [page] = tmp_path.glob("explore-*/findings/README.md")
     assert "programs an hour: " in out and out.rstrip().endswith("findings/README.md")
     assert "0 findings, 0 of them new." in page.read_text() and "\n| 5 | " in page.read_text()
+
+
+def test_what_has_no_torch_can_supervise(explored, monkeypatch, tmp_path):
+    """Breaks when an exploration on a fleet ends with an error, as its own environment has no torch."""
+    monkeypatch.setitem(sys.modules, "faultline.explore.publishing", None)
+    monkeypatch.setattr(command.environments, "chosen", lambda *_: Environment("/elsewhere/python", ""))
+    monkeypatch.setattr(command.devices, "check_device", lambda *_: None)
+    monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
+    explored(specs=2, seed=5, strategies=TWO)
+    assert [*tmp_path.glob("explore-*/findings/README.md")]
 
 
 @pytest.mark.parametrize(("version", "first"), [("0.19.7", True), ("0.19.8", False)])
