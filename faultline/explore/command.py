@@ -168,8 +168,8 @@ def changed(request: Request, stack: Environment) -> set[str]:
     """The packages that have another release on the stack than since when is asked."""
     if not request.since:
         return set()
-    before = environments.pins(environments.resolve(requests.parse(request.since)))
-    return {name for name, version in stack.versions.items() if before.get(name) != version}
+    before = untagged(environments.pins(environments.resolve(requests.parse(request.since))))
+    return {name for name, version in untagged(stack.versions).items() if before.get(name) != version}
 
 
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:

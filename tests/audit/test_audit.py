@@ -363,7 +363,7 @@ def known_setups(draw):
     return Project(left, versions)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(known_setups(), st.data())
 @pytest.mark.slow
 def test_knowing_less_never_removes_a_failure(full, data):
@@ -445,7 +445,7 @@ def test_a_line_is_no_certain_alarm(tables):
     assert not any(finding.certain for finding in conditions.findings(put_together([*contents, fixing])))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(ALONE), max_size=5), st.lists(st.sampled_from(ENGINES), max_size=1), known_setups())
 @pytest.mark.slow
 def test_what_applies_has_conditions_that_hold_and_what_is_undecided_is_open(tables, engine, known):
