@@ -57,10 +57,14 @@ class Pool:
     @contextlib.contextmanager
     def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:
         """Threads that run cells, each on its rank server; an exception ends all servers, and so their cells."""
+        if self.up is None:
+            with self.warm() as pool, pool.slots(workers, run, driver):
+                yield
+            return
         [part] = driver.parts
         # A cell's ranks on the same processors wait less for each other: bench/README.md has what it gives.
         cores = machine.shares(workers) if driver.device == "cpu" else [frozenset[int]()] * workers
-        servers = [self._server(each, part.stack.python, driver.device, cores[each]) for each in range(workers)]
+        servers = [_server(self.up, each, part.stack.python, driver.device, cores[each]) for each in range(workers)]
         slots = [Slot(f"worker {number}") for number in range(workers)]
         # In a server's own folder: if this process is killed, the server removes it.
         folder = tempfile.TemporaryDirectory(dir=servers[0].folder, prefix="references-")
@@ -81,20 +85,6 @@ class Pool:
             for thread in threads:
                 thread.join()
             folder.cleanup()
-            for server in servers if self.up is None else ():
-                server.close()
-
-    def _server(self, number: int, python: str, device: str, cores: frozenset[int]) -> RankServer:
-        """The rank server of a worker: the one that is up, if it is of that stack and device and lives."""
-        up = [] if self.up is None else self.up
-        if number < len(up) and (up[number].python, up[number].device, up[number].killed) == (python, device, False):
-            up[number].use(cores)
-            return up[number]
-        server = RankServer(python, device=device, cores=cores)
-        for before in up[number : number + 1]:
-            before.close()
-        up[number : number + 1] = [server]
-        return server
 
 
 LOCAL = Pool()
@@ -110,3 +100,15 @@ def _work(slot: Slot, server: RankServer, references: References, run: RunCell, 
                 driver.result(slot, work, run(server, references, work.cell))
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
         driver.failed(error)
+
+
+def _server(up: list[RankServer], number: int, python: str, device: str, cores: frozenset[int]) -> RankServer:
+    """The rank server of a worker: the one that is up, if it is of that stack and device and lives."""
+    if number < len(up) and (up[number].python, up[number].device, up[number].killed) == (python, device, False):
+        up[number].use(cores)
+        return up[number]
+    server = RankServer(python, device=device, cores=cores)
+    for before in up[number : number + 1]:
+        before.close()
+    up[number : number + 1] = [server]
+    return server
