@@ -99,7 +99,7 @@ def findings(
       faultline maintain findings fsdp2_adafactor_raises --files
       faultline maintain findings zero_scalar_weight_raises --bisect deepspeed
       faultline maintain findings --add results/explore-2026-11-27T08-20-13
-      faultline maintain findings --keep results/explore-2026-11-27T08-20-13/findings/fsdp2_adafactor_raises
+      faultline maintain findings --keep results/explore-1/findings/fsdp2_raises
     """
     from faultline.explore import publishing, replay, since
 
