@@ -1,5 +1,6 @@
 """Gradient checkpointing: switching it on, and seeing from the live run which mode is in force."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,12 @@ def enable(model: Any, mode: str) -> None:
 def functions(around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """While autograd functions are applied through what `around` makes of their `apply`."""
     function = torch.autograd.Function
-    with mock.patch.object(function, "apply", classmethod(around(function.apply.__func__))):
+    whole = inspect.getattr_static(function, "apply")  # of Python, and from torch 2.14 on of C
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return whole.__get__(None, cls)(*args, **kwargs)
+
+    with mock.patch.object(function, "apply", classmethod(around(apply))):
         yield
 
 

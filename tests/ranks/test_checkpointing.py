@@ -41,6 +41,18 @@ def test_a_part_without_grad_is_no_checkpointing(mode):
     assert watch.evidence()["checkpointing_seen"] == mode
 
 
+def test_a_reentrant_checkpoint_is_seen_where_torch_applies_functions_in_c(monkeypatch):
+    """Breaks when no model can be checked with torch 2.14 or later, whose `Function.apply` is a method of C."""
+    monkeypatch.setattr(torch.autograd.Function, "apply", torch._C._FunctionBase.__dict__["apply"])
+    model = torch.nn.ModuleList([Block()])
+    watch = Watch(model)
+    with watch.training():
+        loss = reentrant(model[0], torch.ones(1, 2, requires_grad=True)).sum()
+    loss.backward()
+    watch.close()
+    assert watch.evidence()["checkpointing_seen"] == "reentrant"
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_pass_without_grad_through_checkpoints_is_none():
     """Breaks when what an evaluation does is taken for training."""
