@@ -1,11 +1,10 @@
 """`explore`: programs that nobody wrote, under every engine, until one of them trains wrongly."""
 
-import json
 import random
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,18 +15,19 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name, untagged
 from faultline.base.text import count, matches
-from faultline.explore import findings, known, numbers, overview, view
+from faultline.explore import findings, keeping, known, numbers, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.numbers import Numbers
 from faultline.explore.running import Runner
-from faultline.explore.search import PROGRAMS, Cluster, Search
+from faultline.explore.search import Search, Stage
 from faultline.programs import drawing, faulty, sampling
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.runs import devices, folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
+from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import Environment
@@ -40,7 +40,6 @@ PLANTED = 0.05  # of the programs
 SAME = ("seed", "strategies", "device", "since", "loops")
 """What an exploration that goes on has to be asked as before."""
 DIFFER = "differ"
-FINDINGS = "findings"  # in the folder of an exploration
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,8 @@ def run(request: Request) -> int:
     came_to = numbers.read(folder.path)
     view.show(search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
-    publish(folder, explored, came_to, environment.python == sys.executable)
-    print(f"results: {folder.shown}/{FINDINGS}/{overview.README}")
+    keeping.publish(folder, explored, environment.python == sys.executable)
     return EXIT_AS_EXPECTED
-
-
-def publish(folder: RunFolder, explored: Sequence[Finding], came_to: Numbers, here: bool) -> None:
-    """Write the file of each finding, which runs on the stack that is installed `here`, and the exploration's page."""
-    home = folder.path / FINDINGS
-    home.mkdir(exist_ok=True)
-    if here:
-        from faultline.explore import publishing  # which imports torch: an environment of a fleet has none
-
-        for finding in explored:
-            print(publishing.export(finding, home)[0], flush=True)
-    elif explored:
-        print("no finding has a file: they can be written on the stack that is installed")
-    (home / overview.README).write_text(f"# Findings of an exploration\n\n{overview.page(explored, [came_to], home)}\n")
 
 
 def look(
@@ -124,6 +108,10 @@ def look(
     """
     runner, began = Runner(), time.monotonic() - 60 * spent(folder)
     measuring = partial(measure, request, stack, runner, folder, search)
+
+    def came_to() -> Numbers:
+        return numbers.of(search, request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
+
     try:
         if not request.without:
             replayed(stack, search, measuring)
@@ -132,7 +120,7 @@ def look(
         needed: list[Case] = []
         while not search.met:
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
-            size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
+            size = min(CHUNK, request.specs - search.funnel[Stage.PROGRAMS]) if request.specs else CHUNK
             first = request.without and needed  # what may be met ends the search
             programs = [] if over or first else islice(source, size)
             fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
@@ -144,9 +132,11 @@ def look(
         again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
-        view.show(search, keep(request, stack, folder, search, began))
+        made = keeping.keep(folder, search, came_to())
+        view.show(search, made)
+        keeping.write_page(folder, made)
         raise
-    return keep(request, stack, folder, search, began)
+    return keeping.keep(folder, search, came_to())
 
 
 def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
@@ -254,32 +244,11 @@ def measure(
 
 def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
     """Run what was found twice more, and count how often it does the same."""
-    cells = [runner.add(each.shrunk.case) for each in search.clusters.values()]
+    cells = [runner.add(case) for case in search.asked_again]
     for number in range(2, TIMES + 1):
-        once_more = RunFolder(folder.path / f"again-{number}")
+        once_more, results = RunFolder(folder.path / f"again-{number}"), list[Result]()
         once_more.path.mkdir(exist_ok=True)
         once_more.describe(kind=KIND)
         plan = Plan(request.workers, stack, runner)
-        folders.measure(cells, plan, once_more, wrong=DIFFER, seen=search.saw_again, engine=request.engine)
-
-
-def keep(request: Request, stack: Environment, folder: RunFolder, search: Search, began: float) -> list[Finding]:
-    """Write the numbers, each finding as a folder beside the results, and what was known of the other differences."""
-    minutes = (time.monotonic() - began) / 60
-    came_to = numbers.of(search, request.seed or 0, minutes, stack_name(stack.versions))
-    (folder.path / numbers.FILE).write_text(json.dumps(asdict(came_to)))
-    made = [written(folder, FINDINGS, search, each) for each in search.findings]
-    for each in search.unsteady:
-        written(folder, "unsteady", search, each)
-    broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]
-    (folder.path / "broken.jsonl").write_text("".join(f"{line}\n" for line in broken))
-    set_aside = [
-        json.dumps({"spec": case.as_json(), "known": [why.kind, why.name]}) for case, why in search.known.items()
-    ]
-    (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in set_aside))
-    return made
-
-
-def written(folder: RunFolder, kind: str, search: Search, cluster: Cluster) -> Finding:
-    """A finding, as it was written beside the results."""
-    return findings.write(folder.path / kind, cluster.shrunk, 1 + search.again[cluster.shrunk.case.cell, True])
+        folders.measure(cells, plan, once_more, wrong=DIFFER, seen=results.append, engine=request.engine)
+        search.saw_again({result.cell: result for result in results})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from faultline.explore.search import PROGRAMS, Search
+from faultline.explore.holding import Tally
+from faultline.explore.search import Search, Stage
 
 FILE = "numbers.json"  # in the folder of an exploration
 
@@ -15,7 +16,8 @@ FILE = "numbers.json"  # in the folder of an exploration
 class Numbers:
     """Programs, cases that ran, that differ, and that are known by what they do or once they are small; findings;
     planted faults and relations, and how many were seen, or held; and the planted ones by kind and by how they were
-    seen, with an empty word for those that weren't. `small` is what the cases came down to that weren't known."""
+    seen, with an empty word for those that weren't. `small` is what the cases came down to that weren't known,
+    `by_relation` what became of each relation."""
 
     seed: int
     minutes: float
@@ -32,6 +34,7 @@ class Numbers:
     stack: str
     by_kind: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     small: int | None = None
+    by_relation: Mapping[str, Tally] = field(default_factory=dict)
 
 
 def read(folder: Path) -> Numbers:
@@ -41,20 +44,22 @@ def read(folder: Path) -> Numbers:
 
 def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
     """What a search came to so far."""
+    funnel, tallies = search.funnel, search.holding.tallies
     return Numbers(
         seed,
         round(minutes, 1),
-        programs=search.funnel[PROGRAMS],
-        cases=search.funnel["cases run"],
-        differ=search.funnel["cases that differ"],
-        known=search.funnel["of them known by what they do"] + search.funnel["of them known once shrunk"],
+        programs=funnel[Stage.PROGRAMS],
+        cases=funnel[Stage.RUN],
+        differ=funnel[Stage.DIFFER],
+        known=funnel[Stage.KNOWN_BY_RESULT] + funnel[Stage.KNOWN_ONCE_SMALL],
         findings=len(search.findings),
         silent=search.silent,
         planted=search.planted.total(),
         planted_seen=search.planted_seen,
-        related=search.related.total(),
-        held=search.held,
+        related=sum(tally.pairs for tally in tallies.values()),
+        held=sum(tally.held for tally in tallies.values()),
         stack=stack,
         by_kind=search.planted_by_kind,
         small=search.small,
+        by_relation=tallies,
     )

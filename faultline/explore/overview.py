@@ -45,6 +45,7 @@ def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Pa
         ),
         "\n".join(funnel(numbers)),
         "\n".join(planted(numbers)),
+        "\n".join(related(numbers)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -116,6 +117,18 @@ def planted(explorations: list[Numbers]) -> list[str]:
         for kind, seen in ((kind, by_kind.get(kind, none)) for kind in sorted(KINDS))
     ]
     return headed(("planted fault", "seen", "as"), rows) if by_kind else []
+
+
+def related(explorations: list[Numbers]) -> list[str]:
+    """How many pairs each relation held, and how many planted faults broke it, where explorations counted them so."""
+    tallies = [each.by_relation for each in explorations if each.by_relation]
+    rows = []
+    for name in sorted({name for each in tallies for name in each}):
+        of = [each[name] for each in tallies if name in each]
+        held, pairs = sum(tally.held for tally in of), sum(tally.pairs for tally in of)
+        seen, planted = sum(tally.seen for tally in of), sum(tally.planted for tally in of)
+        rows.append(row(name, f"{held} of {pairs}", f"{seen} of {planted}"))
+    return headed(("relation", "held", "broken by a planted fault"), rows) if rows else []
 
 
 def write() -> str:

@@ -21,7 +21,7 @@ SUMS = ("sgd", "no momentum")
 """Optimizers whose first step is the gradient."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # known by its name, and hashable
 class Relation:
     """A program that has `where` trains as one that has `replacement` in its place, its gradients so many `times`.
 
@@ -50,16 +50,49 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A case, and the one that a relation holds it against."""
+class Question:
+    """Whether a relation holds of a case; without a relation, whether its engine logs the norm that its gradients have.
 
-    relation: Relation
+    A case with a planted fault is held against one that is healthy.
+    """
+
+    relation: Relation | None
     case: Case
-    twin: Case
+
+    @property
+    def name(self) -> str:
+        return self.relation.name if self.relation else "logged norms"
+
+    @property
+    def twin(self) -> Case | None:
+        """The case that the case is held against, if it is one."""
+        return self.relation.twin(replace(self.case, fault=None)) if self.relation else None
+
+    @property
+    def cases(self) -> list[Case]:
+        """The cases whose results answer it."""
+        twin = self.twin
+        return [self.case, twin] if twin else [self.case]
 
     @property
     def words(self) -> str:
-        return f"{self.relation.name}: {self.case.words}, beside {self.twin.words}"
+        return f"{self.name}: {', beside '.join(case.words for case in self.cases)}"
+
+    def sketches(self, look: Look) -> list[Sketch]:
+        """What its cases did; empty if one of them went wrong by itself, or logs no norms."""
+        results = all_of(self.cases, look)
+        every = [sketched(result, case) for result, case in zip(results, self.cases, strict=True)]
+        whole = [each for each in every if each and (each.logged or self.relation)]
+        return whole if len(whole) == len(every) == (2 if self.relation else 1) else []
+
+    def wrong(self, look: Look) -> str:
+        """What breaks the relation; empty if nothing does, or nothing can be said of it."""
+        sketches, precision = self.sketches(look), self.case.cell.precision
+        if not sketches:
+            return ""
+        if not self.relation:
+            return wrong_norm(sketches[0], precision)
+        return broken(sketches[0], sketches[1], self.relation, precision)
 
 
 def joined(case: Case) -> Mapping[str, Any]:
@@ -104,36 +137,22 @@ RELATIONS: Sequence[Relation] = (
 )
 
 
-def of(case: Case) -> list[Pair]:
-    """The relations that hold a case against another one, with that."""
-    twins = [(relation, relation.twin(case)) for relation in RELATIONS]
-    return [Pair(relation, case, twin) for relation, twin in twins if twin]
+def of(case: Case) -> list[Question]:
+    """The relations that hold a case against another one."""
+    asked = (Question(relation, case) for relation in RELATIONS)
+    return [question for question in asked if question.twin]
 
 
-def sketched(result: Result) -> Sketch | None:
-    """What is held against others of a case that trained."""
-    return result.checked.sketch if result.outcome == Outcome.TRAINS else None
+def sketched(result: Result, case: Case) -> Sketch | None:
+    """What is held against others of a case that trained, or in which a fault is planted."""
+    return result.checked.sketch if result.outcome == Outcome.TRAINS or case.fault else None
 
 
-def apart(relation: Relation, case: Case, look: Look) -> str:
-    """In which parameter a case and the one that it is held against are apart; empty if they are not, or fail."""
-    if not (twin := relation.twin(case)):
-        return ""
-    one, other = map(sketched, all_of([case, twin], look))
-    return broken(one, other, relation, case.cell.precision) if one and other else ""
-
-
-def off(case: Case, look: Look) -> str:
-    """In which step the norm is wrong that an engine logs of a case; empty if it is right, or if none is logged."""
-    sketch = sketched(look(case))
-    return wrong_norm(sketch, case.cell.precision) if sketch else ""
-
-
-def chosen(case: Case) -> Pair | None:
-    """For one case of several, by chance, a relation that says something of it."""
+def chosen(case: Case) -> Question | None:
+    """A relation that says something of a case, by chance: of some cases, and of all with a planted fault."""
     choose = random.Random(f"relation/{case.cell.id}")
-    pairs = of(case) if choose.random() < SHARE else []
-    return choose.choice(pairs) if pairs else None
+    asked = of(case) if case.fault or choose.random() < SHARE else []
+    return choose.choice(asked) if asked else None
 
 
 def broken(one: Sketch, other: Sketch, relation: Relation, precision: str = "fp32") -> str:

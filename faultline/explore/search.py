@@ -1,17 +1,19 @@
 """The search itself: programs are drawn and run, what differs is shrunk, and what is known is set aside."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.explore import known, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
+from faultline.explore.holding import Broken, Holding
 from faultline.explore.kind import alike, kind, role, silent
 from faultline.explore.known import Explains, Known
-from faultline.explore.relations import Pair
+from faultline.explore.relations import Question
 from faultline.explore.shrinking import Missing, Shrunk
 from faultline.programs import truth
 from faultline.programs.fault import Fault
@@ -19,8 +21,22 @@ from faultline.programs.program import Program
 from faultline.runs.results import Result
 from faultline.strategies import family_name
 
-PROGRAMS = "programs drawn"
 AT_A_TIME = 30  # cases that are shrunk side by side: what one shows may explain others
+
+
+class Stage(StrEnum):
+    """Where a program or a case has come to, in the words of the funnel."""
+
+    PROGRAMS = "programs drawn"
+    KNOWN_BY_FEATURES = "cases known by their features"
+    RUN = "cases run"
+    NOT_PLANTED = "cases with a planted fault that can't be, or raise"
+    IMPOSSIBLE = "cases that can't be"
+    INVALID = "cases without evidence"
+    DIFFER = "cases that differ"
+    KNOWN_BY_RESULT = "of them known by what they do"
+    KNOWN_ONCE_SMALL = "of them known once shrunk"
+    TRAIN_AGAIN = "of them that train when they run again"
 
 
 @dataclass(frozen=True)
@@ -38,24 +54,14 @@ class Cluster:
         return Explains(case.words, case.program.chosen, alike or (case.strategy,), case.device)
 
 
-@dataclass(frozen=True)
-class Apart:
-    """A case that breaks a relation. Of any case, `where` says what is wrong with it and `words` what it is."""
-
-    case: Case
-    where: Callable[[Case], str]
-    words: Callable[[Case], str]
-
-
 @dataclass
 class Search:
     """What is known so far: results by cell, and what became of each difference.
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
-    `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `related` counts by
-    relation whether it held; `apart` are cases that break one and are to be made small, and `made` are those that were,
-    with what is wrong. `once` are cases that train when they run again, and what they did. `again` counts further runs
-    of what was found, by whether they did the same. `changed` are findings that are kept, and do something else now.
+    `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `once` are cases that
+    train when they run again, and what they did. `again` counts further runs of what was found, by whether they did the
+    same. `changed` are findings that are kept, and do something else now.
     """
 
     strategies: Sequence[str]
@@ -63,15 +69,12 @@ class Search:
     without: str = ""
     device: str = "cpu"
     results: dict[Cell, Result] = field(default_factory=dict)
-    funnel: Counter[str] = field(default_factory=Counter)
+    funnel: Counter[Stage] = field(default_factory=Counter)
     clusters: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
     known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    pairs: list[Pair] = field(default_factory=list)
-    related: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    apart: list[Apart] = field(default_factory=list)
-    made: dict[str, str] = field(default_factory=dict)
+    holding: Holding = field(default_factory=Holding)
     again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
     changed: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
@@ -79,20 +82,20 @@ class Search:
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
-        self.funnel[PROGRAMS] += 1
+        self.funnel[Stage.PROGRAMS] += 1
         earlier = [*self.earlier, *(each.explains for each in self.clusters.values() if each.shrunk.minimal)]
         for name in self.strategies:
             case = Case(program, name, fault, self.device)
             if not case.possible:
                 continue
             if known.before(case, earlier, self.without):
-                self.funnel["cases known by their features"] += 1
+                self.funnel[Stage.KNOWN_BY_FEATURES] += 1
             elif not fault or truth.injectable(program.spec, fault, name):
                 yield case
-                pair = None if fault else relations.chosen(case)
-                if pair and not known.before(pair.twin, earlier, self.without):
-                    self.pairs.append(pair)
-                    yield pair.twin
+                question = relations.chosen(case)
+                if question and question.twin and not known.before(question.twin, earlier, self.without):
+                    self.holding.waiting.append(question)
+                    yield question.twin
 
     def look(self, case: Case) -> Result:
         """A case's result; raises Missing where there is none yet."""
@@ -104,9 +107,19 @@ class Search:
         """Results of cells that ran."""
         self.results |= {result.cell: result for result in results}
 
-    def saw_again(self, result: Result) -> None:
-        """One more result of a finding: does it do the same?"""
-        self.again[result.cell, alike(result) == alike(self.results[result.cell])] += 1
+    @property
+    def asked_again(self) -> list[Case]:
+        """The cases that are to run again: those of what was found, and of the relations that are broken."""
+        asked = [case for question in self.holding.asked_again for case in question.cases]
+        return [*dict.fromkeys([*(each.shrunk.case for each in self.clusters.values()), *asked])]
+
+    def saw_again(self, results: Mapping[Cell, Result]) -> None:
+        """The results of one more run of what was asked again: did all of it do the same?"""
+        for each in self.clusters.values():
+            cell = each.shrunk.case.cell
+            if cell in results:
+                self.again[cell, alike(results[cell]) == alike(self.results[cell])] += 1
+        self.holding.saw_again(lambda case: results[case.cell])
 
     def replay(self, replayed: Iterable[Finding]) -> None:
         """Hold findings that ran anew against what was seen of them."""
@@ -122,58 +135,27 @@ class Search:
             result = self.results.get(case.cell)
             if not result:
                 continue
-            self.funnel["cases run"] += 1
+            self.funnel[Stage.RUN] += 1
             if case.fault and result.outcome not in (Outcome.IMPOSSIBLE, Outcome.RAISES, Outcome.CRASHES):
                 unseen = result.outcome in (Outcome.TRAINS, Outcome.INVALID)
                 self.planted[case.fault.kind, "" if unseen else result.signature or result.outcome] += 1
             elif case.fault:  # an error may be the program's, with or without a fault
-                self.funnel["cases with a planted fault that can't be, or raise"] += 1
+                self.funnel[Stage.NOT_PLANTED] += 1
             elif result.outcome == Outcome.IMPOSSIBLE:
-                self.funnel["cases that can't be"] += 1
+                self.funnel[Stage.IMPOSSIBLE] += 1
             elif result.outcome == Outcome.INVALID:
-                self.funnel["cases without evidence"] += 1
+                self.funnel[Stage.INVALID] += 1
                 self.left.append(case)
             elif result.outcome == Outcome.TRAINS:
-                if (sketch := relations.sketched(result)) and sketch.logged:
-                    self._hold("logged norms", self._logged(case))
+                self.holding.answer(Question(None, case), self.look)
             else:
-                self.funnel["cases that differ"] += 1
+                self.funnel[Stage.DIFFER] += 1
                 if why := known.after(case, result, self.without):
                     self.known[case] = why
-                    self.funnel["of them known by what they do"] += 1
+                    self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
                     self.left.append(case)
-
-        self._relate()
-
-    def _relate(self) -> None:
-        """Hold the pairs against each other of which both trained."""
-        waiting = []
-        for pair in self.pairs:
-            results = [self.results.get(case.cell) for case in (pair.case, pair.twin)]
-            if None in results:
-                waiting.append(pair)
-            elif all(each and relations.sketched(each) for each in results):
-                self._hold(pair.relation.name, self._apart(pair))
-        self.pairs = waiting
-
-    def _logged(self, case: Case) -> Apart:
-        return Apart(case, lambda each: relations.off(each, self.look), lambda each: f"logged norms: {each.words}")
-
-    def _apart(self, pair: Pair) -> Apart:
-        relation = pair.relation
-
-        def words(case: Case) -> str:
-            twin = relation.twin(case)
-            return Pair(relation, case, twin).words if twin else ""
-
-        return Apart(pair.case, lambda case: relations.apart(relation, case, self.look), words)
-
-    def _hold(self, name: str, apart: Apart) -> None:
-        wrong = apart.where(apart.case)
-        self.related[name, not wrong] += 1
-        if wrong:
-            self.apart.append(apart)
+        self.holding.hold(self.look)
 
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
@@ -193,31 +175,13 @@ class Search:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
         self.left = waiting
-        needed |= self._shrink_apart()
+        needed |= self.holding.shrink(self.look)
         return list(needed.values())
 
-    def _shrink_apart(self) -> dict[Cell, Case]:
-        """Make small what breaks a relation, as far as there are results; gives the cases that are needed."""
-        needed: dict[Cell, Case] = {}
-        waiting = []
-        for each in self.apart:
-            try:
-                case = self._smallest(each)
-                self.made[each.words(case)] = each.where(case)
-            except Missing as error:
-                needed |= {other.cell: other for other in error.cases}
-                waiting.append(each)
-        self.apart = waiting
-        return needed
-
-    def _smallest(self, apart: Apart) -> Case:
-        small = shrinking.smaller(apart.case, lambda case: bool(apart.where(case)))
-        return small[0] if small else apart.case
-
     @property
-    def broken(self) -> dict[str, str]:
-        """What breaks a relation, in words, and what is wrong with it; as far as it was made small."""
-        return self.made | {each.words(each.case): each.where(each.case) for each in self.apart}
+    def broken(self) -> list[Broken]:
+        """What breaks a relation, and what is wrong with it."""
+        return self.holding.broken(self.look)
 
     @property
     def findings(self) -> list[Cluster]:
@@ -241,7 +205,7 @@ class Search:
     @property
     def small(self) -> int:
         """To how many differences the cases came down that nothing explained before."""
-        return len(self.clusters) + self.funnel["of them known once shrunk"]
+        return len(self.clusters) + self.funnel[Stage.KNOWN_ONCE_SMALL]
 
     @property
     def planted_seen(self) -> int:
@@ -252,11 +216,6 @@ class Search:
         """How often a planted fault of each kind was seen, by how; with an empty word, how often it wasn't."""
         kinds = sorted({kind for kind, _ in self.planted})
         return {kind: {how: n for (each, how), n in sorted(self.planted.items()) if each == kind} for kind in kinds}
-
-    @property
-    def held(self) -> int:
-        """How many pairs their relations held."""
-        return sum(number for (_, alike), number in self.related.items() if alike)
 
     def _explained(self, case: Case) -> tuple[object, ...] | None:
         """The key of what was found that a case has all features of, if it does the same."""
@@ -270,14 +229,14 @@ class Search:
         """Take what a case came down to: a finding, what is known, or nothing, if it trains when it runs again."""
         if shrunk.result.outcome == Outcome.TRAINS:
             self.once[case.words] = kind(self.results[case.cell])
-            self.funnel["of them that train when they run again"] += 1
+            self.funnel[Stage.TRAIN_AGAIN] += 1
             return
         why = known.before(shrunk.case, self.earlier, self.without) or known.after(
             shrunk.case, shrunk.result, self.without
         )
         if why:
             self.known[shrunk.case] = why
-            self.funnel["of them known once shrunk"] += 1
+            self.funnel[Stage.KNOWN_ONCE_SMALL] += 1
             return
         if self.without and known.is_failure(shrunk.case, shrunk.result, self.without):
             self.met = self.met or shrunk.case

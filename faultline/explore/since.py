@@ -1,5 +1,7 @@
 """Since which release of a package a finding shows."""
 
+from packaging.version import Version
+
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Uninstallable, UsageError, unknown
 from faultline.base.packages import NEEDED
 from faultline.catalogue.outcomes import Outcome
@@ -17,7 +19,8 @@ from faultline.stacks.index import Release
 
 
 def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
-    """Bisect the releases of a package, beside what is installed of the others, and print the one that began it.
+    """Bisect the releases of a package up to the one it was seen on, beside what is installed of the others, and print
+    the one that began it.
 
     Exit code 3 where no release could be named.
     """
@@ -26,7 +29,8 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
     if len(names) != 1:
         raise UsageError("a bisect is about one finding: name it")
     [finding] = findings.named(names)
-    releases = within(package, index.releases(package), "", "")
+    seen_on = Version(finding.seen.stack[package]).public
+    releases = within(package, index.releases(package), "", seen_on)
     runner, folder = Runner(), storage.new_run(kind=KIND)
     cell, seen = runner.add(finding.case), finding.seen.where[finding.case.strategy]
 

@@ -16,23 +16,26 @@ def show(search: Search, findings: Sequence[Finding]) -> None:
     pairs = zip(search.findings, findings, strict=True)
     for cluster, finding in sorted(pairs, key=lambda pair: overview.grave(pair[1])):
         print("\n".join(lines(cluster, finding)))
-    for name, number in search.funnel.items():
-        print(f"{name}: {number}")
+    for stage, number in search.funnel.items():
+        print(f"{stage}: {number}")
     print(f"findings: {len(findings)}, of them silent: {search.silent}")
     for name, words in search.changed.items():
         print(f"  {name}: {words}")
     for each in search.unsteady:
         same, runs = search.again[each.shrunk.case.cell, True] + 1, search.runs(each)
         print(f"  unsteady: {each.shrunk.case.words}: {kinds.kind(each.shrunk.result)} in {same} of {runs} runs")
-    print(f"relations between two cases: {search.related.total()}, held {search.held}")
-    for words, where in search.broken.items():
-        print(f"  broken: {words}: {where}")
+    tallies = search.holding.tallies.values()
+    print(f"relations: {sum(tally.pairs for tally in tallies)}, held {sum(tally.held for tally in tallies)}")
+    for broken in search.broken:
+        print(f"  broken: {broken.question.words}: {broken.wrong} in {broken.steady} of {broken.runs} runs")
     for words, did in search.once.items():
         print(f"  once: {words}: {did}")
     print(f"cases with a planted fault: {search.planted.total()}, seen {search.planted_seen}")
     for kind, seen in search.planted_by_kind.items():
         missed = seen.get("", 0)
         print(f"  {kind}: {sum(seen.values()) - missed} of {sum(seen.values())}{', MISSED SOME' if missed else ''}")
+    asked, broken_by = sum(tally.planted for tally in tallies), sum(tally.seen for tally in tallies)
+    print(f"of them held by a relation: {asked}, broken by the fault {broken_by}")
 
 
 def lines(cluster: Cluster, finding: Finding) -> list[str]:

@@ -16,7 +16,7 @@ from faultline.base.text import count
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.explore import case, command
-from faultline.explore.search import PROGRAMS
+from faultline.explore.search import Stage
 from faultline.export.prove import REPRODUCING
 from faultline.observations import measured
 from faultline.programs import sampling
@@ -95,7 +95,7 @@ def looked_for(failure: Failure, request: Request) -> Looked:
         command.look(replace(asked, engine=engine), environment, folder, search)
     minutes = (time.monotonic() - started) / 60
     spec = json.dumps(search.met.as_json()) if search.met else ""
-    return Looked(failure.name, stack, round(minutes, 1), search.funnel[PROGRAMS], spec)
+    return Looked(failure.name, stack, round(minutes, 1), search.funnel[Stage.PROGRAMS], spec)
 
 
 def strategies(failure: Failure, stack: str) -> tuple[str, ...]:

@@ -12,10 +12,13 @@ from faultline.base.errors import UsageError
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
+from faultline.explore import case as cases
 from faultline.explore import findings, kind, known, numbers, relations, shrinking
 from faultline.explore.case import Case
+from faultline.explore.holding import Tally
 from faultline.explore.known import Explains
-from faultline.explore.search import PROGRAMS, Search
+from faultline.explore.relations import Question
+from faultline.explore.search import Search, Stage
 from faultline.explore.shrinking import Missing
 from faultline.programs import drawing
 from faultline.programs.fault import Fault
@@ -125,9 +128,9 @@ def test_what_does_something_else_when_it_runs_again_is_filed_apart():
     search, _ = searched(cases, lambda each: of(each, WRONG if each.program.chosen else RIGHT))
     assert len(search.findings) == 2 and not search.unsteady
     steady, other = search.findings
-    for cluster, judgement in ((steady, WRONG), (other, RIGHT)):
-        search.saw_again(of(cluster.shrunk.case, judgement))
-        search.saw_again(of(cluster.shrunk.case, WRONG))
+    for judgement in (RIGHT, WRONG):
+        results = [of(steady.shrunk.case, WRONG), of(other.shrunk.case, judgement)]
+        search.saw_again({result.cell: result for result in results})
     assert search.findings == [steady] and search.unsteady == [other] and search.runs(other) == 3
     assert numbers.of(search, 1, 1.0, "").findings == 1
 
@@ -138,7 +141,7 @@ def test_what_trains_when_it_runs_again_is_no_finding():
     hung = Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "every rank stood at the same place for 20 s")
     search, _ = searched([case], lambda each: of(each, hung if each == case else RIGHT))
     assert not search.clusters and search.once == {case.words: "hangs"}
-    assert search.funnel["cases that differ"] == search.funnel["of them that train when they run again"] == 1
+    assert search.funnel[Stage.DIFFER] == search.funnel[Stage.TRAIN_AGAIN] == 1
 
 
 def test_a_result_that_is_not_there_is_asked_for():
@@ -153,7 +156,7 @@ def test_what_is_known_by_its_features_is_not_run():
     search = Search(STRATEGIES)
     spare = Program.of(0, {"spare": True})
     assert [case.strategy for case in search.cases_of(spare)] == ["zero2", "zero3"]
-    assert search.funnel == Counter({PROGRAMS: 1, "cases known by their features": 1})
+    assert search.funnel == Counter({Stage.PROGRAMS: 1, Stage.KNOWN_BY_FEATURES: 1})
 
 
 def test_a_failure_that_is_to_be_found_blind_is_not_known():
@@ -258,7 +261,11 @@ def trained(case, gradient, logged=()):
     return replace(result, checked=replace(result.checked, sketch=sketch))
 
 
-def test_what_breaks_a_relation_is_made_small():
+def broken(search):
+    return {each.question.words: (each.wrong, each.steady, each.runs) for each in search.broken}
+
+
+def test_what_breaks_a_relation_is_made_small_and_runs_again():
     """Breaks when a person has to look for the two features of seven by which two healthy runs are apart."""
 
     def look(case):
@@ -268,17 +275,38 @@ def test_what_breaks_a_relation_is_made_small():
     case = Case(Program.of(1, wanted), "zero2")
     relation = next(each for each in relations.RELATIONS if each.name == "recomputation")
     search = Search(STRATEGIES)
-    search.pairs.append(relations.Pair(relation, case, relation.twin(case)))
+    search.holding.waiting.append(Question(relation, case))
     search.take(map(look, [case, relation.twin(case)]))
     search.sort([case])
-    assert list(search.broken) == [f"recomputation: {case.words}, beside {relation.twin(case).words}"]
+    assert [*broken(search)] == [f"recomputation: {case.words}, beside {relation.twin(case).words}"]
     while needed := search.shrink():
         search.take(map(look, needed))
-    assert search.broken == {
-        "recomputation: 2 micro-batches a step, last block recomputed under zero2,"
-        " beside 2 micro-batches a step under zero2": ("gradient of weight")
-    }
-    assert search.related["recomputation", False] == 1
+    words = "2 micro-batches a step, last block recomputed under zero2, beside 2 micro-batches a step under zero2"
+    assert broken(search) == {f"recomputation: {words}": ("gradient of weight", 1, 1)}
+    assert search.holding.tallies["recomputation"] == Tally(pairs=1)
+    for gradient in (2.0, 1.0):
+        once_more = [
+            trained(each, gradient if "recompute" in each.program.features else 1.0) for each in search.asked_again
+        ]
+        search.saw_again({result.cell: result for result in once_more})
+    [line] = search.broken
+    assert (line.steady, line.runs) == (2, 3)
+    assert [cases.parse(json.dumps(spec)) for spec in line.as_json()["cases"]] == line.question.cases, "it can't be run"
+
+
+def test_a_relation_that_a_planted_fault_breaks_is_counted_and_not_shrunk():
+    """Breaks when nobody knows which faults a relation sees, or ours is listed as an engine's."""
+    faulty = Case(Program.of(1, {"recompute": "last block"}), "zero2", Fault("zero", "first"))
+    search = Search(STRATEGIES)
+    asked = [*search.cases_of(faulty.program, faulty.fault)]
+    [question] = {each.case: each for each in search.holding.waiting if each.case == faulty}.values()
+    assert question.twin in asked and not question.twin.fault
+    search.take(trained(case, 2.0 if case.fault else 1.0) for case in asked)
+    search.sort(asked)
+    tallies = search.holding.tallies
+    assert sum(tally.planted for tally in tallies.values()) == len(STRATEGIES)
+    assert sum(tally.seen for tally in tallies.values()) == len(STRATEGIES)
+    assert not search.broken and not search.shrink()
 
 
 def test_a_norm_that_is_logged_wrong_is_made_small():
@@ -288,4 +316,4 @@ def test_a_norm_that_is_logged_wrong_is_made_small():
         return trained(case, 2.0, logged=(1.0 if "clip" in case.program.features else 2.0,))
 
     search, _ = searched([Case(Program.of(1, {"clip": "norm", "layers": 3}), "zero2")], look)
-    assert list(search.broken) == ["logged norms: clipping by norm under zero2"]
+    assert [*broken(search)] == ["logged norms: clipping by norm under zero2"]

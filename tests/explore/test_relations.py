@@ -57,13 +57,13 @@ def test_a_relation_names_the_case_to_hold_against(name):
     assert twin
     assert twin != case
     assert drawing.sensible(twin.program) == twin.program
-    assert relations.Pair(relation, case, twin) in relations.of(case)
+    assert relations.Question(relation, case) in relations.of(case)
 
 
 def test_a_relation_says_nothing_of_others():
     """Breaks when programs are held against each other that are to train in different ways."""
     plain = Case(Program.of(3, {}), "ddp")
-    assert {pair.relation.name for pair in relations.of(plain)} == {"ranks swapped", "loss scaled"}
+    assert {asked.name for asked in relations.of(plain)} == {"ranks swapped", "loss scaled"}
     by_rank = Case(Program.of(3, {"branch": "rank", "optimizer": "adamw"}), "ddp")
     assert not relations.of(by_rank)
 

@@ -9,7 +9,7 @@ from faultline.cells.expected import Expectation
 from faultline.explore import findings, replay
 from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
-from faultline.explore.search import PROGRAMS, Search
+from faultline.explore.search import Search, Stage
 from faultline.maintain import rediscover
 from faultline.programs.program import Program
 from faultline.runs import results, storage
@@ -79,7 +79,7 @@ def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
     """Breaks when an interrupted look begins again with what it had."""
     name = next(each.name for each in failures().values() if rediscover.by_a_loop(each))
     search = Search(("zero2",), met=CASE)
-    search.funnel[PROGRAMS] = 120
+    search.funnel[Stage.PROGRAMS] = 120
     asked = []
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))

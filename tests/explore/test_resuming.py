@@ -58,6 +58,8 @@ def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     asked = {"specs": 12, "seed": 5, "strategies": TWO}
     first = explored(until=7, **asked)
     assert numbers(tmp_path)["seed"] == 5
+    [page] = tmp_path.glob("explore-*/findings/README.md")
+    assert "| 5 | 0 | 12 |" in page.read_text(), "what there is of it has no page"
     rest = explored(resume=True)
     assert len(first) == 7 and not {*first} & {*rest}
     assert {cell.strategy for cell in rest} <= {*TWO}
