@@ -2,7 +2,7 @@
 
 from packaging.version import Version
 
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Uninstallable, UsageError, unknown
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Unavailable, UsageError, unknown
 from faultline.base.packages import NEEDED
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore import findings, overview
@@ -39,13 +39,13 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
         pin = f"{package}=={releases[place].version}"
         try:
             stack = environments.ready(requests.parse(pin))
-        except Uninstallable as error:
-            print(f"{pin}: {error}", flush=True)
+            part, results = RunFolder(folder.path / pin), list[Result]()
+            part.path.mkdir()
+            part.describe(kind=KIND)
+            folders.measure([cell], Plan(workers, stack, runner), part, seen=results.append)
+        except Unavailable as error:
+            print(f"{pin}: {error.what}{error}", flush=True)
             return None
-        part, results = RunFolder(folder.path / pin), list[Result]()
-        part.path.mkdir()
-        part.describe(kind=KIND)
-        folders.measure([cell], Plan(workers, stack, runner), part, seen=results.append)
         did = results[0].did
         print(f"{pin}: {did}", flush=True)
         return True if str(did) == seen else False if results[0].outcome == Outcome.TRAINS else None

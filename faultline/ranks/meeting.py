@@ -6,6 +6,7 @@ import socket
 import struct
 
 import torch
+from torch.torch_version import TorchVersion
 
 from faultline.ranks.job import LOOPBACK, Job
 
@@ -32,7 +33,13 @@ def meet(rank: int, world: int, device: torch.device, backend: str, job: Job) ->
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(job.port))
         listening = job.listening if rank == 0 else None
         store = torch.distributed.TCPStore(
-            address, job.port, world, rank == 0, wait_for_workers=False, master_listen_fd=listening
+            address,
+            job.port,
+            world,
+            rank == 0,
+            wait_for_workers=False,
+            master_listen_fd=listening,
+            use_libuv=TorchVersion(torch.__version__) >= (2, 8),  # earlier, it takes no socket that is open
         )
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 

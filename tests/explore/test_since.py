@@ -5,9 +5,14 @@ import tomllib
 import msgspec
 import pytest
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import NeverReady, UsageError
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells.expected import Expectation
 from faultline.explore import findings, since
 from faultline.releases.search import boundary
+from faultline.runs import results, storage
+from faultline.runs.nodes import Ended
+from faultline.runs.oracle import Judgement
 from faultline.stacks.index import Release
 
 RELEASES = [Release(f"1.{number}", f"2026-0{number + 1}-01") for number in range(6)]
@@ -41,6 +46,35 @@ def test_since_when_is_kept_once(tmp_path):
         findings.write_since(tmp_path, words)
     made = msgspec.convert(tomllib.loads(file.read_text()), findings.About)
     assert made == findings.About("A title", "new", "somewhere", since='since "x" 1.2', links=("a",))
+
+
+def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch, capsys, page):
+    """Breaks when one old release ends a bisect, or releases are tried that are newer than where it was seen."""
+    made = findings.named(["fsdp2_adafactor_raises"])[0]
+    releases = [
+        Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
+    ]
+    wrong = Judgement(Outcome.RAISES, Signature.OTHER)
+
+    def measure(cells, plan, folder, seen):
+        release = plan.stack
+        if release == "2.12":
+            raise NeverReady("No module named 'setuptools'")
+        judgement = wrong if release == "2.13.0" else Judgement(Outcome.TRAINS)
+        seen(results.result(cells[0], judgement, Ended([]), {}, Expectation(), "expected"))
+
+    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(since.index, "releases", lambda package: releases)
+    monkeypatch.setattr(since.environments, "ready", lambda requirements: requirements[0].removeprefix("torch=="))
+    monkeypatch.setattr(since.requests, "parse", lambda text: [text])
+    monkeypatch.setattr(since.folders, "measure", measure)
+    kept = []
+    monkeypatch.setattr(findings, "write_since", lambda folder, words: kept.append((folder.name, words)))
+    since.run((made.name,), "torch")
+    out = capsys.readouterr().out
+    assert "torch==2.12: this stack can't run the suite: No module named 'setuptools'" in out
+    assert "introduced by torch 2.13.0" in out and "2.14" not in out
+    assert kept == [(made.name, "since torch 2.13.0")]
 
 
 @pytest.mark.parametrize(("names", "package"), [((), "torch"), (("a", "b"), "torch"), (("a",), "deepsped")])
