@@ -2,6 +2,7 @@
 
 import math
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
-from faultline.cells.cell import TOLERANCE, Cell
+from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.job import Job
@@ -39,10 +40,10 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
 
     def go() -> tuple[Ended, oracle.Judgement]:
         nonlocal facts
-        reference = references.file(server, cell, model)
-        if reference.problem:
-            raise TargetFailed(*explained(reference.problem, target.file.parent))
-        facts = reference.facts
+        made = references.file(server, cell, model)
+        if made.problem:
+            raise TargetFailed(*explained(made.problem, target.file.parent))
+        facts = made.facts
         if math.isnan(facts.noise):
             raise TargetFailed(
                 "the gradients are not finite in a single process already, so there is nothing to compare"
@@ -54,13 +55,15 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
                 " their gradients, so nothing can be compared: switch off random numbers that the model draws"
                 " (functional dropout?), or what makes rounding grow (a BatchNorm over few values?)"
             )
-        job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model, inject=inject)
+        job = Job(cell.id, cell.world_size, reference=str(made.file), target=model, inject=inject)
 
         def judge(cell: Cell, ended: Ended, half: int = 0) -> oracle.Judgement:
             # A model that checkpoints by itself does so where nothing was asked for, in one process too.
             as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
             return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half, asked=cell.checkpointing)
 
+        if cell.life == "resized" and not target.trainer and (why := not_resizable(target, server, cell, job, judge)):
+            return Ended([]), oracle.Judgement(Outcome.IMPOSSIBLE, "", why)
         if cell.life != "straight":
             return life.in_two_halves(server, job, judge)
         ended = server.run(job)
@@ -84,6 +87,26 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         sketch=next((report.sketch for report in _reports(ended)), None),
     )
     return replace(entry, checked=checked)
+
+
+def not_resizable(
+    target: Target, server: RankServer, cell: Cell, job: Job, judge: Callable[[Cell, Ended], oracle.Judgement]
+) -> str:
+    """Why the halves of a resized life can't be held against one process; empty if they can.
+
+    The mean of the losses of more ranks has to be that of fewer. It isn't where a loss depends on which rows are
+    together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.
+    """
+    alone = reference(cell)
+    shared = replace(job, cell=alone.id, world_size=1, target=target.for_ranks(cell.saved_by), inject="")
+    judged = judge(alone, server.run(shared))
+    if judged.outcome == Outcome.TRAINS:
+        return ""
+    return (
+        f"the mean loss of {cell.saved_by} ranks is not that of {cell.world_size}, so a resized life can't be held"
+        " against one process: look for uneven tokens, a BatchNorm, or a batch function that gives other rows:"
+        f" {judged.detail}"
+    )
 
 
 def without_reference(cell: Cell, failed: TargetFailed, outcome: Outcome, server: RankServer) -> Result:

@@ -139,11 +139,7 @@ def begun(request: Request, asked: Mapping[str, object], cells: Sequence[Cell]) 
 
 def selected(selection: Selection) -> list[Cell]:
     """The cells of any model that are asked for; raises UsageError for unknown names, and where there is none."""
-    # A model's rows are shared among a number of ranks that can't change on the way.
-    asked = select({checked_cell.NAME: checked_cell.CHECKED}, selection)
-    cells = [cell for cell in asked if cell.life != "resized"]
-    if asked and not cells:
-        raise UsageError("a model of your own has rows for one number of ranks: --life takes straight or resumed")
+    cells = select({checked_cell.NAME: checked_cell.CHECKED}, selection)
     if not cells:
         raise UsageError("no cell matches all of these options")
     return cells

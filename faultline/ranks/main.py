@@ -61,6 +61,8 @@ def _run(job: Job, report: Report) -> None:
     setup = _set_up(cell, job, report)
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
+        alone = not strategies.distributed(cell.strategy)
+        setup = replace(setup, reference=alone and job.target.world_size > 1)  # one process in place of so many
         variant = records.Variant(cell.variant, job.target.trainer)
         run = Run(target.Module(job.target), variant, cell, setup, report)
     else:

@@ -85,12 +85,11 @@ def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
     assert "\n" not in str(error.value)
 
 
-def test_a_model_of_ones_own_is_resumed_and_never_resized():
-    """Breaks when its rows would be shared among another number of ranks on the way."""
-    asked = Selection(life=("resumed", "resized"), strategy=("ddp",))
-    assert {cell.life for cell in command.selected(asked)} == {"resumed"}
-    with pytest.raises(UsageError, match="takes straight or resumed"):
-        command.selected(replace(asked, life=("resized",)))
+def test_a_model_of_ones_own_has_every_life():
+    """Breaks when a life can't be asked for, or one that an engine doesn't promise is run."""
+    asked = Selection(life=("resumed", "resized"), strategy=("ddp", "zero3"), checkpointing=("off",))
+    lives = {(cell.strategy, cell.life) for cell in command.selected(asked)}
+    assert lives == {("ddp", "resumed"), ("ddp", "resized"), ("zero3", "resumed")}
 
 
 def test_a_folder_stands_for_its_config(tmp_path):

@@ -16,6 +16,7 @@ from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.check import cell as checking
 from faultline.check import findings, known, target, view
+from faultline.programs import planted_saves
 from faultline.runs.runner import References
 
 pytestmark = pytest.mark.slow
@@ -29,14 +30,14 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_s
 def run(shared_server, tmp_path_factory):
     """Check a function of own_models.py or of another file, or a config, in one cell."""
 
-    def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora=""):
+    def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora="", life="straight", inject=""):
         folder = tmp_path_factory.mktemp("references")
         if isinstance(what, dict):
             (folder / "config.json").write_text(json.dumps(what))
         relevant = what if ":" in what else f"{OWN}:{what}"
         model = target.parse(str(folder) if isinstance(what, dict) else relevant, lora)
-        cell = Cell("check", "model", strategy, mode, precision, world)
-        return checking.run(model, shared_server, References(folder), cell)
+        cell = Cell("check", "model", strategy, mode, precision, world, life=life)
+        return checking.run(model, shared_server, References(folder), cell, inject)
 
     return run
 
@@ -52,6 +53,22 @@ def test_a_healthy_model_trains(run, model, strategy):
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
 def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precision, world):
     assert run("healthy", "zero2", precision=precision, world=world).outcome == "trains"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp1-full", "fsdp2"])
+def test_a_resized_life_trains_and_its_faults_are_seen(run, strategy):
+    """Breaks when four ranks that save, and two that load, are not held against one process."""
+    assert run("healthy", strategy, life="resized").outcome == "trains"
+    lost = run("healthy", strategy, life="resized", inject=f"{planted_saves.__file__}:MOMENTUM_LOST")
+    assert (lost.outcome, lost.signature) == ("diverges", "resumed-differs"), lost.detail
+
+
+@pytest.mark.parametrize("model", ["uneven", "other_rows"])
+def test_what_no_process_can_be_held_against_is_no_fault_of_a_resized_life(run, model):
+    """Breaks when an engine is blamed for a loss that depends on which rows are together."""
+    results = run(model, life="resized")
+    assert results.outcome == "impossible" and "the mean loss of 4 ranks is not that of 2" in results.detail
+    assert run(model, life="resumed").outcome == "trains"
 
 
 # What each engine refuses, in its own words; the rest trains.

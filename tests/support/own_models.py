@@ -33,6 +33,20 @@ def healthy():
     return Model(), loss, batch()
 
 
+def uneven():
+    """The mean of several ranks' losses depends on how many there are: one row of four has fewer labels."""
+    rows = batch()
+    rows["x"] = rows["x"].unsqueeze(1).repeat(1, 3, 1) + torch.arange(3).view(1, 3, 1)
+    rows["y"] = rows["y"].unsqueeze(1).repeat(1, 3)
+    rows["y"][0, 1:] = -100
+    return Model(), lambda model, rows: nn.functional.cross_entropy(model(rows["x"]).mT, rows["y"]), rows
+
+
+def other_rows():
+    """A function that gives four ranks other rows than two."""
+    return Model(), loss, lambda step, rank, world_size: {name: rows[rank:][:2] for name, rows in batch(5).items()}
+
+
 def other_on_each_rank():
     """Ranks that seed by their number: DDP and ZeRO copy the weights of one, FSDP keeps a shard of each."""
     torch.manual_seed(int(os.environ.get("RANK", "0")))

@@ -22,9 +22,14 @@ class Rows:
 
 
 def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
-    """A rank's rows; in the reference, those of one rank after the other, as micro-batches."""
+    """A rank's rows; in the reference, those of one rank after the other, as micro-batches.
+
+    Half of a resized life has another `world_size` than the `world` whose rows the reference shares.
+    """
     give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
-    step, rank = (number, rank) if world_size > 1 or world == 1 else divmod(number, world)
+    if world_size > 1 or world == 1:
+        return Rows(rank, give(number, rank, world_size))
+    step, rank = divmod(number, world)
     return Rows(rank, give(step, rank, world), rank == world - 1)
 
 
