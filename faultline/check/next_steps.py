@@ -77,7 +77,10 @@ def resumed(group: Group) -> list[str]:
     """What no checkpoint holds, where a resumed run goes on otherwise."""
     if all(form.results[0].signature != Signature.RESUMED_DIFFERS for form in group.forms):
         return []
-    return ["a checkpoint holds no attribute of a module, and no buffer with `persistent=False`: these begin anew"]
+    names = group.forms[0].results[0].checked.facts.not_saved
+    begins = f"so {some(names)} {'begins' if len(names) == 1 else 'begin'} anew" if names else "these begin anew"
+    kept = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
+    return [f"{kept}{', ' if names else ': '}{begins}"]
 
 
 def gathered(results: Sequence[Result]) -> list[str]:

@@ -207,8 +207,8 @@ def train_scenario(run: Run) -> None:
         if built.observer:
             trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
-            unlike = tuple(shares.unlike) if shares else ()
-            report.facts = replace(built.observer.facts(), batch_statistics=normalising, left_unlike=unlike)
+            left = {"left_unlike": tuple(shares.unlike), "not_saved": tuple(shares.not_saved)} if shares else {}
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising, **left)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

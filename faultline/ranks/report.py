@@ -119,6 +119,7 @@ class Facts:
     - `without_root`: modules that run where the model's own forward pass doesn't
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
+    - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
     - `read_outside`: parameters that are read where no forward pass of their module runs
     - `entered`: the classes of the model and of what is around it whose forward passes ran
     - `unequal`: modules that run for some ranks' rows only in a step
@@ -141,6 +142,7 @@ class Facts:
     without_root: Names = ()
     moved_by_hand: Names = ()
     left_unlike: Names = ()
+    not_saved: Names = ()
     read_outside: Names = ()
     entered: Names = ()
     unequal: Names = ()

@@ -1,7 +1,7 @@
 """What a model keeps beside what it trains: its buffers, and whatever its forward pass changes of itself."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -72,7 +72,8 @@ class Shares:
 
     Each share begins with the state that rank 0's left in the step before. Where the shares are the reference's own
     micro-batches, or so many of them each, they move that state once, not once each; else they are passed through
-    beside the global batch. `unlike` are the attributes in which the micro-batches of two ranks leave unlike values.
+    beside the global batch. `unlike` are the attributes in which the micro-batches of two ranks leave unlike values,
+    `not_saved` what a micro-batch changes that no state dict has.
     """
 
     def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
@@ -86,10 +87,13 @@ class Shares:
         self._left: list[Tensors] = []
         self._attributes: dict[str, Any] = {}
         self.unlike: dict[str, None] = {}
+        self.not_saved: dict[str, None] = {}
+        self._unsaved: dict[str, Any] = {}
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
         self._start = Snapshot(self._model) if self._count or self._before else None
+        self._unsaved = not_saved(self._model) if self._count else {}
 
     def ran(self) -> None:
         """After a micro-batch's backward pass."""
@@ -97,17 +101,12 @@ class Shares:
         if not self._count or not self._start or self._ran % self._each:
             return
         self._left.append(self._read())
-        attributes = {
-            clean(f"{prefix}.{name}" if prefix else name): value
-            for prefix, module in self._model.named_modules()
-            for name, value in _attributes(module)
-        }
+        attributes = named(self._model, _attributes)
         if len(self._left) == 1:
             self._first, self._attributes = Snapshot(self._model), attributes
+            self.not_saved.update(dict.fromkeys(changed(self._unsaved, not_saved(self._model))))
         else:
-            every = self._attributes.keys() | attributes.keys()
-            unlike = (name for name in every if not _same(self._attributes.get(name), attributes.get(name)))
-            self.unlike.update(dict.fromkeys(sorted(unlike)))
+            self.unlike.update(dict.fromkeys(changed(self._attributes, attributes)))
         if len(self._left) < self._count:
             self._start.restore()
         elif self._first:
@@ -130,6 +129,25 @@ class Shares:
                 self._first = Snapshot(self._model, parameters=False)
         now.restore()
         return self._left
+
+
+def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+    """What each module of a model holds, by the names that the bare model has for it."""
+    return {
+        clean(f"{prefix}.{name}" if prefix else name): value
+        for prefix, module in model.named_modules()
+        for name, value in held(module)
+    }
+
+
+def not_saved(model: torch.nn.Module) -> dict[str, Any]:
+    """What a model's modules hold that no state dict has: attributes, and buffers with `persistent=False`."""
+    return named(model, _attributes) | named(model, _not_persistent)
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The names, in order, of what two copies hold otherwise."""
+    return sorted(name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name)))
 
 
 class Snapshot:
@@ -167,6 +185,11 @@ def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if name not in OF_TORCH and isinstance(value, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque)):
             yield name, _copied(value)
+
+
+def _not_persistent(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for name in module._non_persistent_buffers_set & module._buffers.keys():
+        yield name, _copied(module._buffers[name])
 
 
 def _copied(value: Any) -> tuple[Any, Any]:

@@ -20,9 +20,9 @@ FOLDER = ROOT / "tests" / "support"
 def run(shared_server, tmp_path_factory):
     references = References(tmp_path_factory.mktemp("references"))
 
-    def run(model, *strategies, file="mechanisms.py"):
+    def run(model, *strategies, file="mechanisms.py", life="straight"):
         asked = target.parse(f"{FOLDER / file}:{model}", "")
-        cells = [Cell("check", model, strategy, "off", "fp32", 2) for strategy in strategies]
+        cells = [Cell("check", model, strategy, "off", "fp32", 2, life=life) for strategy in strategies]
         return [checking.run(asked, shared_server, references, cell) for cell in cells]
 
     return run
@@ -63,6 +63,15 @@ def test_what_each_rank_keeps_of_its_rows_is_named(run):
     assert "each rank's rows leave another value in mean: ranks keep their own, and one process has one" in next_steps(
         group, results
     )
+
+
+def test_what_begins_anew_after_resuming_is_named(run):
+    """Breaks when somebody whose model counts its steps has to look for what no checkpoint holds."""
+    results = run("warming", "ddp", "fsdp2", life="resumed")
+    [group] = findings.groups(results)
+    assert findings.facts_of(results).not_saved == ("calls", "seen")
+    kept = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
+    assert f"{kept}, so calls, seen begin anew" in next_steps(group, results)
 
 
 def test_a_weight_that_the_model_moves_itself_is_no_frozen_one(run):

@@ -85,6 +85,26 @@ def penalty_inside():
     return Shrinking(), squared, batch
 
 
+class Warming(Model):
+    """Its output grows with its steps, which it counts in an attribute, and in a buffer that no state dict has."""
+
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen += 1
+        return super().forward(x) * self.scale * (1 + 0.1 * self.calls + 0.1 * self.seen)
+
+
+def warming():
+    return Warming(), squared, batch
+
+
 class Cached(Model):
     mean, calls = None, 0
 
