@@ -1,11 +1,11 @@
-"""Trainable parameters of two dtypes in one FSDP group."""
+"""Trainable parameters of two dtypes that FSDP or ZeRO-3 shards together."""
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 REPORTED, BF16, FSDP = "reported_broken/*/*/*", "reported_broken/*/*/bf16", ("fsdp*",)
 
 FAILURE = Failure(
-    title="Trainable parameters of two dtypes in one FSDP group are refused",
+    title="Trainable parameters of two dtypes that are sharded together are refused",
     first_seen="adapters in fp32 on a base in bf16",
     since="torch's FSDP1 (2022), of frozen parameters too; torch's fully_shard",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
