@@ -1,6 +1,7 @@
 """The folders of findings: the spec of each, what was seen, and what a person made of it."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -63,12 +64,16 @@ class About:
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding that is kept, by the name of its folder."""
+    """A finding, and the folder that it is kept in."""
 
-    name: str
+    folder: Path
     case: Case
     seen: Seen
     about: About
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
     @property
     def package(self) -> str:
@@ -93,11 +98,15 @@ def every(folder: Path = FINDINGS) -> list[Finding]:
 
 
 def named(names: Sequence[str]) -> list[Finding]:
-    """Findings by name, all if none is given; raises UsageError for a name that there isn't."""
+    """Findings by name, or by the path of a folder elsewhere; all that are kept if none is given.
+
+    Raises UsageError for a name that there isn't.
+    """
     known = {finding.name: finding for finding in every()}
-    if unknown := [name for name in names if name not in known]:
+    elsewhere = {name: read(Path(name)) for name in names if os.sep in name}
+    if unknown := [name for name in names if name not in known | elsewhere]:
         raise UsageError(f"there is no finding {unknown[0]} in findings/")
-    return [known[name] for name in names or known]
+    return [(known | elsewhere)[name] for name in names or known]
 
 
 def read(folder: Path) -> Finding:
@@ -110,7 +119,7 @@ def read(folder: Path) -> Finding:
         raise UsageError(f"{folder} is not the folder of a finding: {error}") from None
     if about.status not in STATUSES:
         raise UsageError(f"{folder / ABOUT}: the status is one of {', '.join(STATUSES)}")
-    return Finding(folder.name, case, seen, about)
+    return Finding(folder, case, seen, about)
 
 
 def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
@@ -118,7 +127,7 @@ def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
     about = About(f"{shrunk.case.words}: {kind(shrunk.result)}")
     spec = json.dumps(shrunk.case.as_json(), indent=1) + "\n"
     home = free(folder, name(shrunk), spec)
-    finding = Finding(home.name, shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
+    finding = Finding(home, shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
     home.mkdir(parents=True, exist_ok=True)
     (home / SPEC).write_text(spec)
     write_seen(home, finding.seen)

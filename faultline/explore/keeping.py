@@ -19,7 +19,7 @@ def publish(folder: RunFolder, explored: Sequence[Finding], here: bool) -> None:
         from faultline.explore import publishing  # which imports torch: an environment of a fleet has none
 
         for finding in explored:
-            print(publishing.export(finding, folder.path / FINDINGS)[0], flush=True)
+            print(publishing.export(finding)[0], flush=True)
     elif explored:
         print("no finding has a file: they can be written on the stack that is installed")
     write_page(folder, explored)
@@ -29,7 +29,7 @@ def write_page(folder: RunFolder, explored: Sequence[Finding]) -> None:
     """Write the page of the exploration, as far as it has come."""
     home, came_to = folder.path / FINDINGS, numbers.read(folder.path)
     home.mkdir(exist_ok=True)
-    page = overview.page(explored, [came_to], home)
+    page = overview.page(explored, [came_to])
     (home / overview.README).write_text(f"# Findings of an exploration\n\n{page}\n", encoding="utf-8")
     print(f"results: {folder.shown}/{FINDINGS}/{overview.README}")
 

@@ -31,7 +31,7 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
 
 
-def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Path = findings.FINDINGS) -> str:
+def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
     """The measured part of the page of the findings in a folder."""
     every, numbers = sorted(remaining, key=grave), [*explorations]
     new = sum(each.about.status == "new" for each in every)
@@ -40,7 +40,7 @@ def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Pa
         "\n".join(
             headed(
                 ("finding", "program", "under", "what it does", "seen with", "files"),
-                (line(each, home) for each in every),
+                map(line, every),
             )
         ),
         "\n".join(funnel(numbers)),
@@ -50,11 +50,11 @@ def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Pa
     return "\n\n".join(part for part in parts if part)
 
 
-def line(finding: Finding, home: Path = findings.FINDINGS) -> str:
+def line(finding: Finding) -> str:
     """One finding as a row."""
     about, seen = finding.about, finding.seen
     names = (findings.FILE, findings.ISSUE)
-    files = [f"[{name}]({finding.name}/{name})" for name in names if (home / finding.name / name).exists()]
+    files = [f"[{name}]({finding.name}/{name})" for name in names if (finding.folder / name).exists()]
     became = f", [{about.failure}](../repros/{about.failure}/README.md)" if about.failure else ""
     return row(
         f"**{about.title}** ({about.status}{became})",

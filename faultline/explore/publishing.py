@@ -20,7 +20,7 @@ def files(names: Sequence[str]) -> int:
     wrong = 0
     chosen = findings.named(names)
     for finding in chosen:
-        line, reproduced = export(finding, findings.FINDINGS)
+        line, reproduced = export(finding)
         print(line, flush=True)
         wrong += reproduced is False
     print(overview.write())
@@ -28,7 +28,7 @@ def files(names: Sequence[str]) -> int:
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
-def export(finding: Finding, home: Path) -> tuple[str, bool | None]:
+def export(finding: Finding) -> tuple[str, bool | None]:
     """Write a finding's file and issue into its folder, if the file reproduces it in an empty one.
 
     Gives a line that says so, and whether it did; None where there is no file.
@@ -37,19 +37,19 @@ def export(finding: Finding, home: Path) -> tuple[str, bool | None]:
     try:
         text = reproduction.source(finding)
     except (UsageError, NotExportable) as error:
-        text = hand = by_hand(finding, home)
+        text = hand = by_hand(finding)
         if not hand:
             return f"{finding.name}: no file: {error}", None
     code, output = prove.run(text)
     if not (hand and code):
-        keep(finding, home, text, output, reproduced=not code)
+        keep(finding, text, output, reproduced=not code)
     word = "not reproduced" if code else "reproduced"
     return f"{finding.name}: {word}, {count(len(text.splitlines()), 'line')}", not code
 
 
-def by_hand(finding: Finding, home: Path) -> str:
+def by_hand(finding: Finding) -> str:
     """The file of a finding that no program could write; empty if there is none."""
-    file = home / finding.name / findings.FILE
+    file = finding.folder / findings.FILE
     return file.read_text("utf-8") if file.exists() else ""
 
 
@@ -76,15 +76,14 @@ def count_in(run: str) -> int:
     return EXIT_AS_EXPECTED
 
 
-def keep(finding: Finding, home: Path, text: str, output: str, reproduced: bool) -> None:
+def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
     """Put the file and the issue beside the finding, or take away those that are there."""
-    folder = home / finding.name
     if reproduced:
-        (folder / findings.FILE).write_text(text, encoding="utf-8")
-        (folder / findings.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
+        (finding.folder / findings.FILE).write_text(text, encoding="utf-8")
+        (finding.folder / findings.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
     else:
         for name in (findings.FILE, findings.ISSUE):
-            (folder / name).unlink(missing_ok=True)
+            (finding.folder / name).unlink(missing_ok=True)
 
 
 def adopt(name: str) -> int:

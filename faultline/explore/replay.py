@@ -46,7 +46,7 @@ def run(request: Request) -> int:
         if request.write:
             where = {case.strategy: results[case.cell].did for case in places(finding)}
             now = findings.seen(results[finding.case.cell], where, finding.seen.steady)
-            findings.write_seen(findings.FINDINGS / finding.name, now)
+            findings.write_seen(finding.folder, now)
     if request.write:
         print(overview.write())
     print(f"{count(len(chosen), 'finding')} replayed, {changed} changed; results: {folder.shown}")

@@ -53,7 +53,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
     edge = boundary(len(releases), look)
     print(answer(package, releases, edge))
     if words := since(package, releases, edge):
-        findings.write_since(findings.FINDINGS / finding.name, words)
+        findings.write_since(finding.folder, words)
         print(overview.write())
     return EXIT_AS_EXPECTED if edge.both else EXIT_UNDECIDED
 

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ NUMBERS = Numbers(7, 12.5, 100, 400, 20, 12, 3, 1, 18, 18, 40, 39, "torch 2.13.0
 
 def finding(name="a", outcome="diverges", status="new", **chosen):
     seen = Seen("differs", outcome, "differs", "x | y", {"zero2": outcome}, {"deepspeed": "0.19.8"})
-    return Finding(name, Case(Program.of(0, chosen), "zero2"), seen, About("A title", status))
+    return Finding(Path(name), Case(Program.of(0, chosen), "zero2"), seen, About("A title", status))
 
 
 def test_the_page_is_that_of_the_findings_that_are_kept():
@@ -62,9 +63,7 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys, pa
 
 def test_a_finding_of_an_exploration_is_kept(tmp_path, monkeypatch, capsys, page):
     """Breaks when what was found can't be kept by a command, or takes the place of what is kept."""
-    for function in (findings.every, overview.page):
-        defaults = function.__defaults__[:-1]
-        monkeypatch.setattr(function, "__defaults__", (*defaults, tmp_path / "findings"))
+    monkeypatch.setattr(findings.every, "__defaults__", (tmp_path / "findings",))
     monkeypatch.setattr(findings, "FINDINGS", tmp_path / "findings")
     home = tmp_path / "explore" / "zero_thing"
     home.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """Findings as others get them: a failure's folder, a file that runs by itself, an issue."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +23,11 @@ FEATURES = [
 ]
 
 
-def finding(chosen, outcome="diverges", kind="differs"):
+def finding(chosen, outcome="diverges", kind="differs", home=Path("findings")):
     case = Case(drawing.sensible(Program.of(3, chosen)), "zero2")
     where = {"ddp": "trains", "zero2": f"{outcome} (other)"}
     seen = Seen(kind, outcome, "other", RAISED, where, {"deepspeed": "0.19.8"}, 3)
-    return Finding("zero_thing_differs", case, seen, About('A "thing" differs'))
+    return Finding(home / "zero_thing_differs", case, seen, About('A "thing" differs'))
 
 
 @pytest.mark.parametrize(("name", "value"), FEATURES)
@@ -103,8 +104,7 @@ def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
 def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys, page):
     """Breaks when somebody is sent a file that shows nothing."""
     (tmp_path / "zero_thing_differs").mkdir()
-    monkeypatch.setattr(findings, "FINDINGS", tmp_path)
-    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"})])
+    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"}, home=tmp_path)])
     for code, there in ((0, ["issue.md", "repro.py"]), (1, [])):
         monkeypatch.setattr(publishing.prove, "run", lambda text, code=code: (code, "loss 0.3\n\x1b[1mdone"))
         assert publishing.files(()) == code
@@ -121,8 +121,7 @@ def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch, page):
     home = tmp_path / "zero_thing_differs"
     home.mkdir()
     (home / "repro.py").write_text("by hand")
-    monkeypatch.setattr(findings, "FINDINGS", tmp_path)
-    monkeypatch.setattr(findings, "every", lambda: [finding({"backward": "halves"})])
+    monkeypatch.setattr(findings, "every", lambda: [finding({"backward": "halves"}, home=tmp_path)])
     for code in (0, 1):
         monkeypatch.setattr(publishing.prove, "run", lambda text, code=code: (code, f"ran {text}"))
         assert publishing.files(()) == code

@@ -1,5 +1,8 @@
 """Findings are replayed, and failures that are known are looked for blind."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
@@ -10,16 +13,18 @@ from faultline.explore import findings, replay
 from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
 from faultline.explore.search import Search, Stage
+from faultline.explore.shrinking import Shrunk
 from faultline.maintain import rediscover
 from faultline.programs.program import Program
 from faultline.runs import results, storage
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
+from tests.support.entries import entry
 
 WHERE = {"ddp": "trains", "zero2": "diverges (differs)"}
 CASE = Case(Program.of(1, {"clip": "norm"}), "zero2")
 KEPT = Finding(
-    "one", CASE, Seen("differs", "diverges", "differs", "by 90 %", WHERE, {"torch": "2.13.0"}, 3), About("One")
+    Path("one"), CASE, Seen("differs", "diverges", "differs", "by 90 %", WHERE, {"torch": "2.13.0"}, 3), About("One")
 )
 
 
@@ -33,8 +38,8 @@ def replayed(tmp_path, monkeypatch, page):
             for cell in cells:
                 seen(results.result(cell, did[cell.strategy], Ended([]), {}, Expectation(), "expected"))
 
-        monkeypatch.setattr(findings, "FINDINGS", tmp_path)
-        monkeypatch.setattr(findings, "every", lambda: [KEPT])
+        kept = replace(KEPT, folder=tmp_path / KEPT.name)
+        monkeypatch.setattr(findings, "every", lambda: [kept])
         monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path / "results",))
         monkeypatch.setattr(replay.folders, "measure", measure)
         (tmp_path / KEPT.name).mkdir(exist_ok=True)
@@ -59,6 +64,15 @@ def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
     assert replayed({"ddp": RIGHT, "zero2": RIGHT}, write=True) == EXIT_AS_EXPECTED
     assert '"zero2": "trains"' in (tmp_path / "one" / findings.SEEN).read_text()
     assert "1 finding, 1 of them new." in (tmp_path / "README.md").read_text(), "its page is another one"
+
+
+def test_a_finding_of_an_exploration_is_named_by_its_folder(tmp_path):
+    """Breaks when what was found has to be copied before anybody can replay or bisect it."""
+    shrunk = Shrunk(CASE, entry("diverges", CASE.cell.id, signature="differs"), {}, minimal=True)
+    made = findings.write(tmp_path, shrunk, steady=3)
+    assert findings.named([str(made.folder)]) == [made]
+    with pytest.raises(UsageError, match="is not the folder of a finding"):
+        findings.named([str(tmp_path)])
 
 
 def test_a_finding_that_there_is_not_is_named(replayed):

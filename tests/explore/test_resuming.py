@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, ver
     seen = Seen(
         "differs", "diverges", "differs", "", {"zero2": "diverges (differs)"}, {"deepspeed": version, "torch": "2.13.0"}
     )
-    finding = Finding("one", case, seen, About("A title", cause="somewhere"))
+    finding = Finding(Path("one"), case, seen, About("A title", cause="somewhere"))
     monkeypatch.setattr(command.findings, "every", lambda *folder: [finding])
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
     ran = explored(specs=2, seed=5, strategies=TWO)
