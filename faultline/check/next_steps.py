@@ -79,8 +79,8 @@ def resumed(group: Group) -> list[str]:
         return []
     names = group.forms[0].results[0].checked.facts.not_saved
     begins = f"so {some(names)} {'begins' if len(names) == 1 else 'begin'} anew" if names else "these begin anew"
-    kept = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
-    return [f"{kept}{', ' if names else ': '}{begins}"]
+    holds = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
+    return [f"{holds}{', ' if names else ': '}{begins}"]
 
 
 def gathered(results: Sequence[Result]) -> list[str]:

@@ -80,7 +80,9 @@ def scaling(
 
 
 def findings(
-    names: Annotated[list[str] | None, Parameter(help="Names of findings, or paths of their folders (default: all).")] = None,
+    names: Annotated[
+        list[str] | None, Parameter(help="Names of findings, or paths of their folders (default: all).")
+    ] = None,
     /,
     *,
     write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,

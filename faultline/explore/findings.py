@@ -49,8 +49,9 @@ class Seen:
 class About:
     """What a person knows of a finding.
 
-    `cause` is where it happens in upstream's source, `links` are reports of it, and `searched` is what was searched for
-    them. `failure` is that of the catalogue which it is, or which it has become; `since` is what a bisect came to.
+    `cause` is where it happens in upstream's source, `links` are reports of it or of what is like it, `searched` is
+    what was searched for them, and `nearest` says how the nearest of a new finding differs. `failure` is that of the
+    catalogue which it is, or which it has become; `since` is what a bisect came to.
     """
 
     title: str
@@ -60,6 +61,7 @@ class About:
     since: str = ""
     links: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
+    nearest: str = ""
 
 
 @dataclass(frozen=True)

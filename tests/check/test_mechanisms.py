@@ -70,8 +70,8 @@ def test_what_begins_anew_after_resuming_is_named(run):
     results = run("warming", "ddp", "fsdp2", life="resumed")
     [group] = findings.groups(results)
     assert findings.facts_of(results).not_saved == ("calls", "seen")
-    kept = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
-    assert f"{kept}, so calls, seen begin anew" in next_steps(group, results)
+    holds = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
+    assert f"{holds}, so calls, seen begin anew" in next_steps(group, results)
 
 
 def test_a_weight_that_the_model_moves_itself_is_no_frozen_one(run):

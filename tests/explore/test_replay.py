@@ -38,8 +38,8 @@ def replayed(tmp_path, monkeypatch, page):
             for cell in cells:
                 seen(results.result(cell, did[cell.strategy], Ended([]), {}, Expectation(), "expected"))
 
-        kept = replace(KEPT, folder=tmp_path / KEPT.name)
-        monkeypatch.setattr(findings, "every", lambda: [kept])
+        finding = replace(KEPT, folder=tmp_path / KEPT.name)
+        monkeypatch.setattr(findings, "every", lambda: [finding])
         monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path / "results",))
         monkeypatch.setattr(replay.folders, "measure", measure)
         (tmp_path / KEPT.name).mkdir(exist_ok=True)
@@ -87,6 +87,8 @@ def test_findings_that_are_kept_can_be_read():
         assert each.case.strategy in each.seen.where
         assert each.about.status == "new" or each.about.links or each.about.failure
         assert each.about.cause and each.about.searched, f"{each.name}: nobody looked into it"
+        looked = len(each.about.searched) > 2 and each.about.nearest
+        assert each.about.status != "new" or looked, f"{each.name}: one search is no search"
 
 
 def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):

@@ -68,13 +68,13 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
     monkeypatch.setattr(since.environments, "ready", lambda requirements: requirements[0].removeprefix("torch=="))
     monkeypatch.setattr(since.requests, "parse", lambda text: [text])
     monkeypatch.setattr(since.folders, "measure", measure)
-    kept = []
-    monkeypatch.setattr(findings, "write_since", lambda folder, words: kept.append((folder.name, words)))
+    written = []
+    monkeypatch.setattr(findings, "write_since", lambda folder, words: written.append((folder.name, words)))
     since.run((made.name,), "torch")
     out = capsys.readouterr().out
     assert "torch==2.12: this stack can't run the suite: No module named 'setuptools'" in out
     assert "introduced by torch 2.13.0" in out and "2.14" not in out
-    assert kept == [(made.name, "since torch 2.13.0")]
+    assert written == [(made.name, "since torch 2.13.0")]
 
 
 @pytest.mark.parametrize(("names", "package"), [((), "torch"), (("a", "b"), "torch"), (("a",), "deepsped")])
