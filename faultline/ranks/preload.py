@@ -35,6 +35,7 @@ PRELOAD_IF_THERE = """
 TOUCH = {"trl": ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"], "transformers": ["Trainer"]}
 
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
+WORLD = 2  # ranks that most cells have
 LARGE, SMALL = 64 << 10, 16  # bytes of gaps in the heap: larger ones are taken in parts, smaller ones can't be
 
 
@@ -89,6 +90,8 @@ def everything() -> None:
     seed_what_is_there()
     mark_no_ranges()
     warm()
+    with contextlib.suppress(Exception):  # an older torch has no such group, or keeps fully_shard elsewhere
+        warm_shards()
     print_little()
     gc.collect()
     gc.freeze()
@@ -191,6 +194,38 @@ def warm() -> None:
     data.text_rows(0)
     with contextlib.suppress(ImportError):  # transformers before 4.50 has no Gemma3
         data.image_text_batch(0, 0, 1, "dummy")
+
+
+def warm_shards() -> None:
+    """Train sharded parameters in a process group that sends nothing: what begins with it was a sixth of an FSDP2 cell.
+
+    Its mesh has a name that no cell's has: what DTensor keeps for a mesh is one rank's, and would be wrong on others.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from faultline import scenario
+    from tiny_models import qwen2
+
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_available():  # CUDA must not begin here
+        return
+    torch.distributed.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model = qwen2.qwen2()
+            mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("of no cell",))
+            for module in (*model.model.layers, model):
+                fully_shard(module, mesh=mesh)
+            optimizer = scenario.sgd(model)
+            for _ in range(2):  # momentum begins in the first step, and goes on in the second
+                ids = torch.arange(16).reshape(2, 8)
+                model(input_ids=ids, labels=ids).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def print_little() -> None:
