@@ -21,6 +21,8 @@ from faultline.base.paths import ROOT, STACKS
 EARLIEST = datetime.date(2025, 3, 1)
 # An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
 UNDATED = ("torch", "setuptools")
+# What older releases import and don't declare, as other packages brought it: TRL to 1.14.1, torch to 2.6 for DeepSpeed.
+UNDECLARED = ("requests", "setuptools")
 ARCHIVES = (".whl", ".tar.gz", ".zip")
 
 AS_OF = re.compile(r"^#\s*as of:\s*(\S+)\s*$", re.MULTILINE)
@@ -80,7 +82,7 @@ def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
         if name not in NEEDED and name not in pins and slip(name, NEEDED):
             raise unknown("package", name, NEEDED)
     rest = tuple(pin for name, pin in pins.items() if name not in given)
-    return Stack(" ".join(words), ordered(given), asof, rest)
+    return Stack(" ".join(words), ordered({name: name for name in UNDECLARED} | given), asof, rest)
 
 
 def ordered(given: Mapping[str, str]) -> tuple[str, ...]:

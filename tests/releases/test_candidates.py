@@ -410,7 +410,7 @@ def test_on_another_baseline_the_rest_stays():
     stack = is_safe.on(base, "trl==1.5.0\ntorch==2.13.0+cpu\nnumpy==2.0", "trl==1.6.0")
     assert stack.requirements[0] == "trl==1.6.0" and stack.asof == "2026-06-01"
     assert stack.base == ("torch==2.13.0+cpu", "numpy==2.0")
-    assert {Requirement(text).name for text in stack.requirements} == set(packages.NEEDED)
+    assert {Requirement(text).name for text in stack.requirements} == {*packages.NEEDED, *requests.UNDECLARED}
     assert is_safe.on(base, "trl==1.5.0", "2026-07-01") == requests.parse("2026-07-01")
     measured = campaigns.Measured("x", BASE + "numpy==2.0\n")
     assert is_safe.repeatable(base, "trl==1.16.0", measured) == "torch==2.13.0 transformers==5.23.0 trl==1.16.0"

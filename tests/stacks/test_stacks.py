@@ -52,6 +52,7 @@ def test_every_stack_of_the_folder_is_read(name):
 def test_requirements_change_what_is_installed_and_nothing_else():
     """Breaks when a candidate is resolved without the versions that it is compared with."""
     stack = requests.parse("trl==1.12.0 Transformers>=5,<6")
+    assert {"requests", "setuptools"} <= {*stack.requirements}, "older releases import what they don't declare"
     assert {"trl==1.12.0", "Transformers>=5,<6"} < {*stack.requirements} and "trl" not in stack.requirements
     pins = {text.split("==")[0] for text in stack.base}
     assert {"torch", "deepspeed", "numpy"} <= pins and not {"trl", "transformers"} & pins
