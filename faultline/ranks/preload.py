@@ -90,8 +90,6 @@ def everything() -> None:
     seed_what_is_there()
     mark_no_ranges()
     warm()
-    with contextlib.suppress(Exception):  # an older torch has no such group, or keeps fully_shard elsewhere
-        warm_shards()
     print_little()
     gc.collect()
     gc.freeze()
@@ -194,6 +192,13 @@ def warm() -> None:
     data.text_rows(0)
     with contextlib.suppress(ImportError):  # transformers before 4.50 has no Gemma3
         data.image_text_batch(0, 0, 1, "dummy")
+
+
+@functools.cache
+def for_fsdp2() -> None:
+    """Do once what only ranks of FSDP2 gain by."""
+    with contextlib.suppress(Exception):  # an older torch has no such group, or keeps fully_shard elsewhere
+        warm_shards()
 
 
 def warm_shards() -> None:

@@ -156,6 +156,8 @@ def start(job: Job, inherited: tuple[int, ...]) -> tuple[list[Rank], int]:
 
     Gives the port at which they meet, too: of a cell on several nodes, the first one has it.
     """
+    if "/fsdp2" in job.cell:
+        preload.for_fsdp2()
     ranks: list[Rank] = []
     server = os.getpid()
     meeting = None if job.first_rank else socket.create_server((job.meeting or LOOPBACK, 0))

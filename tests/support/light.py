@@ -289,7 +289,7 @@ if __name__ == "__main__":
     EVIDENCE = {"wrapper": "DistributedDataParallel", "checkpointing_set": "off", **asdict(strategies.options("ddp"))}
 
     sys.modules["faultline.ranks.main"] = sys.modules["__main__"]
-    ranks_server.preload.everything = lambda: None
+    ranks_server.preload.everything = ranks_server.preload.for_fsdp2 = lambda: None
     packages.versions = dict
     ranks_server.describe = lambda: {"described": os.getpid()}
     ranks_server.main()
