@@ -6,13 +6,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from rich.console import Console
+
 from faultline import strategies
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job
-from faultline.runs import cache, engines, oracle, results, runner
+from faultline.runs import cache, engines, oracle, progress, results, runner
 from faultline.runs.cache import Cache
 from faultline.runs.driver import Plan
 from faultline.runs.nodes import Ended
@@ -100,7 +102,8 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
             store.write(cell, text, WHAT)
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
-    engines.run_all(cells, Plan(workers, environment, run), lambda entry: None)
+    with progress.progress(Console(stderr=True), cells, (), workers) as advance:
+        engines.run_all(cells, Plan(workers, environment, run), advance)
     return ran
 
 
