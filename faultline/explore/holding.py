@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from faultline.cells.cell import Cell
 from faultline.explore import shrinking
@@ -21,7 +20,7 @@ class Broken:
     steady: int = 1
     runs: int = 1
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """What broken.jsonl holds: the cases of the relation as specs, and what is wrong."""
         question = self.question
         cases = [case.as_json() for case in question.cases]

@@ -85,10 +85,10 @@ class Shares:
         self._start: Snapshot | None = None
         self._first: Snapshot | None = None
         self._left: list[Tensors] = []
-        self._attributes: dict[str, Any] = {}
+        self._attributes: Mapping[str, Any] = {}
         self.unlike: dict[str, None] = {}
         self.not_saved: dict[str, None] = {}
-        self._unsaved: dict[str, Any] = {}
+        self._unsaved: Mapping[str, Any] = {}
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
@@ -131,7 +131,7 @@ class Shares:
         return self._left
 
 
-def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> Mapping[str, Any]:
     """What each module of a model holds, by the names that the bare model has for it."""
     return {
         clean(f"{prefix}.{name}" if prefix else name): value
@@ -140,9 +140,9 @@ def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tup
     }
 
 
-def not_saved(model: torch.nn.Module) -> dict[str, Any]:
+def not_saved(model: torch.nn.Module) -> Mapping[str, Any]:
     """What a model's modules hold that no state dict has: attributes, and buffers with `persistent=False`."""
-    return named(model, _attributes) | named(model, _not_persistent)
+    return {**named(model, _attributes), **named(model, _not_persistent)}
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
