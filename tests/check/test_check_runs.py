@@ -50,6 +50,19 @@ def test_a_healthy_model_trains(run, model, strategy):
     assert (results.outcome, results.finding.first) == ("trains", None), results.detail
 
 
+def test_losses_that_are_equal_are_no_reason_to_refuse_rows_that_differ(run):
+    """Breaks when DPO's first step, or a classifier with a head of zeros, can't be checked."""
+    assert run("zero_head", "ddp").outcome == "trains"
+
+
+@pytest.mark.parametrize("life", ["straight", "resized"])
+def test_an_error_of_a_function_of_torch_is_the_models(run, life):
+    """Breaks when shapes that don't fit are called a fault of Faultline."""
+    with pytest.raises(TargetFailed, match="shapes cannot be multiplied") as failed:
+        run("wrong_shapes", life=life)
+    assert "Faultline" not in str(failed.value)
+
+
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
 def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precision, world):
     assert run("healthy", "zero2", precision=precision, world=world).outcome == "trains"

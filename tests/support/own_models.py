@@ -400,6 +400,18 @@ def no_number():
     return Model(), lambda model, batch: loss(model, batch) * float("nan"), batch()
 
 
+def zero_head():
+    """Its first loss is the same for all rows, as that of DPO beside a copy of the model is."""
+    model = Model()
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    return model, loss, batch()
+
+
+def wrong_shapes():
+    return nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)), loss, batch()
+
+
 def equal_rows():
     return Model(), loss, {"x": torch.ones(4, 8), "y": torch.zeros(4, dtype=torch.long)}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -21,6 +22,14 @@ class Rows:
     last: bool = True
 
 
+@dataclass(frozen=True)
+class Share:
+    """The loss of a rank's rows in one process, and these rows."""
+
+    loss: torch.Tensor
+    batch: Any
+
+
 def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
     """A rank's rows; in the reference, those of one rank after the other, as micro-batches.
 
@@ -37,7 +46,7 @@ def loss_of(
     loss: Callable[..., Any],
     observer: Observer,
     setup: Setup,
-    shares: list[torch.Tensor] | None,
+    shares: list[Share] | None,
     model: Any,
     rows: Rows,
 ) -> torch.Tensor:
@@ -49,7 +58,7 @@ def loss_of(
     number = scalar(loss(model, to(rows.batch, setup.device, cast)))
     if shares is None:
         return number
-    shares.append(number)
+    shares.append(Share(number, rows.batch))
     if rows.last:
         trainable(shares)
         shares.clear()
@@ -57,15 +66,22 @@ def loss_of(
     return number if number.requires_grad else number + torch.zeros((), requires_grad=True, device=number.device)
 
 
-def trainable(shares: Sequence[torch.Tensor]) -> None:
-    """Refuse a step of one process that nothing can be held against, by the losses of its shares."""
-    whole = torch.stack([part.detach() for part in shares]).mean()
-    if not any(part.requires_grad for part in shares):
+def trainable(shares: Sequence[Share]) -> None:
+    """Refuse a step of one process that nothing can be held against, by its shares."""
+    whole = torch.stack([part.loss.detach() for part in shares]).mean()
+    if not any(part.loss.requires_grad for part in shares):
         raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
     if not whole.isfinite():
         raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
-    if len(shares) > 1 and len({part.item() for part in shares}) == 1:
-        raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
+    first, *others = shares
+    if others and all(part.loss.item() == first.loss.item() and same(part.batch, first.batch) for part in others):
+        raise Refused("every rank has the same rows: give rows that differ, or a mix-up can't be seen")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two batches have the same tensors. Losses alone don't say so: a head of zeros gives all rows the same."""
+    pairs = zip_longest(tensors(one), tensors(other), fillvalue=torch.empty(0))
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
 def kind(value: Any) -> str:
