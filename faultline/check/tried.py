@@ -61,7 +61,10 @@ def tried(group: Group, results: Collection[Result]) -> list[Tried]:
 
 
 def changed(fate: Fate, group: Group) -> list[Cell]:
-    """The cells of the model in which a remedy is to be tried: those that go wrong, with what it changes."""
+    """The cells of the model in which a remedy is to be tried: those that go wrong, with what it changes.
+
+    One of them may go wrong too: then the remedy doesn't help there. Where it changes nothing, it isn't tried.
+    """
     claim = fate.claim
     if not {*claim.swap} <= AXES:
         return []
@@ -71,9 +74,10 @@ def changed(fate: Fate, group: Group) -> list[Cell]:
     cells = []
     for result in wrong:
         at = dict(zip(("strategy", "checkpointing"), place(result), strict=True))
-        if all(matches(at[axis], (pattern,)) for axis, pattern in where.items()):
-            cells.append(replace(result.cell, **swap))
-    return [cell for cell in dict.fromkeys(cells) if cell not in {result.cell for result in wrong}]
+        with_it = replace(result.cell, **swap)
+        if with_it != result.cell and all(matches(at[axis], (pattern,)) for axis, pattern in where.items()):
+            cells.append(with_it)
+    return [*dict.fromkeys(cells)]
 
 
 def untried(results: Sequence[Result]) -> list[Cell]:

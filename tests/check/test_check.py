@@ -568,6 +568,10 @@ def test_a_remedy_is_judged_by_the_models_own_cells_first():
         assert row[:2] == (word, "`find_unused_parameters=True`")
         assert row[2].startswith(f"your model: {helped} of 1 cell; in the catalogue verified, ")
     assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", cell.id)]))
+    both = [wrong, entry("raises", cell.id, detail=words, ranks=(error(""),), facts=unused)]
+    [group] = findings.groups(both)
+    [row] = [each.row for each in tried.tried(group, both) if each.results]
+    assert row[:2] == ("refuted", "`find_unused_parameters=True`"), "it goes wrong in the same way, and isn't counted"
 
 
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
