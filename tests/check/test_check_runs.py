@@ -55,6 +55,13 @@ def test_losses_that_are_equal_are_no_reason_to_refuse_rows_that_differ(run):
     assert run("zero_head", "ddp").outcome == "trains"
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp2"])
+def test_a_part_that_is_in_eval_stays_so(run, strategy):
+    """Breaks when a healthy model whose BatchNorm is frozen is called diverging, with what it does for a remedy."""
+    results = run("normalised_as_before", strategy)
+    assert results.outcome == "trains", results.detail
+
+
 @pytest.mark.parametrize("life", ["straight", "resized"])
 def test_an_error_of_a_function_of_torch_is_the_models(run, life):
     """Breaks when shapes that don't fit are called a fault of Faultline."""

@@ -408,6 +408,16 @@ def zero_head():
     return model, loss, batch()
 
 
+def normalised_as_before():
+    """Its BatchNorm is frozen, and normalises by the statistics that it came with."""
+    back = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6)).requires_grad_(False).eval()
+    return (
+        nn.Sequential(back, nn.Linear(6, 4)),
+        lambda model, rows: nn.functional.cross_entropy(model(rows["x"]), rows["y"]),
+        batch(),
+    )
+
+
 def wrong_shapes():
     return nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)), loss, batch()
 

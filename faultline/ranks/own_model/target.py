@@ -89,7 +89,8 @@ def ready(model: Any, lora: Mapping[str, object]) -> Any:
     if lora:
         model = add_lora(model, lora)
     check(model)
-    model.train()
+    if not model.training:  # as `from_pretrained` leaves it; a part that is in eval() by intent stays so
+        model.train()
     if getattr(getattr(model, "config", None), "use_cache", False):
         model.config.use_cache = False  # training with it warns, or fails where layers are recomputed
     keep_together(model)
