@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from faultline.catalogue.outcomes import Outcome
@@ -63,7 +64,7 @@ class Question:
     def name(self) -> str:
         return self.relation.name if self.relation else "logged norms"
 
-    @property
+    @cached_property
     def twin(self) -> Case | None:
         """The case that the case is held against, if it is one."""
         return self.relation.twin(replace(self.case, fault=None)) if self.relation else None
@@ -71,8 +72,7 @@ class Question:
     @property
     def cases(self) -> list[Case]:
         """The cases whose results answer it."""
-        twin = self.twin
-        return [self.case, twin] if twin else [self.case]
+        return [self.case, self.twin] if self.twin else [self.case]
 
     @property
     def words(self) -> str:
