@@ -29,7 +29,7 @@ from faultline.stacks import environments, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
 
-FIRST = 20  # cells that run on both stacks before the rest of a baseline that nobody has measured
+FIRST = 10  # cells that run on both stacks before the rest of a baseline that nobody has measured
 
 
 @dataclass(frozen=True)

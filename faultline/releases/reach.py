@@ -52,7 +52,7 @@ class Reach:
     def on(self, candidate: Environment, workers: int) -> "Reach":
         """With what its `near` cells execute on the candidate, of which a few are recorded: the answer waits for it,
         the order of cells doesn't."""
-        ran = executed.of(candidate, self.near[:SEVERAL], workers) if self.near else {}
+        ran = executed.of(candidate, self.near[:SEVERAL], _folders(self.changed), workers) if self.near else {}
         return replace(self, later={cell: _among(self.changed, names) for cell, names in ran.items()})
 
     @property
@@ -126,9 +126,10 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
     if not changed:
         return Reach(unread=unread)
     chosen = executed.representatives(both[0], cells)
-    before = executed.of(both[0], {*chosen.values()}, workers)
+    before = executed.of(both[0], {*chosen.values()}, {*packages} | _folders(changed), workers)
     # A cell of which nothing is known, such as one that hangs, may well be affected.
-    touched = {cell: touches(changed, before[chosen[cell]]) if chosen[cell] in before else 1 for cell in cells}
+    by_recorded = {cell: touches(changed, ran) for cell, ran in before.items()}
+    touched = {cell: by_recorded.get(chosen[cell], 1) for cell in cells}
     by_chosen = {cell: _among(changed, ran) for cell, ran in before.items()}
     executes = {cell: by_chosen[chosen[cell]] for cell in cells if chosen[cell] in by_chosen}
     covers = Reach(changed, executes, touched, unread)
@@ -153,6 +154,11 @@ def touches(changed: Collection[Unit], ran: Ran) -> int:
 def _executes_nothing(packages: Collection[str], ran: Ran) -> bool:
     """Whether what ran is no function of any of these packages."""
     return not any(name and file.partition("/")[0] in packages for file, name in ran)
+
+
+def _folders(changed: Collection[Unit]) -> set[str]:
+    """Where packages are installed: pillow is in PIL."""
+    return {unit.file.partition("/")[0] for unit in changed}
 
 
 def _among(changed: Collection[Unit], ran: Ran) -> frozenset[Unit]:

@@ -103,6 +103,10 @@ class Cache:
             os.utime(file)  # what is used stays longest
         return text
 
+    def has(self, cell: Cell, what: str) -> bool:
+        """Whether a text is kept of a cell, without a look into it."""
+        return bool(self.stack) and self.file(cell, what).exists()
+
     def write(self, cell: Cell, text: str, what: str = "result") -> None:
         """Keep a text, unless code was written since its cell ran."""
         if not self.stack or _stamps(cell.failure) != _as_digested(cell.failure):

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import msgspec
 from rich.console import Console
 
 from faultline import strategies
@@ -27,19 +28,24 @@ from faultline.stacks.environments import Environment
 Ran = frozenset[tuple[str, str]]
 """Files of installed packages and names of functions in them that ran; an empty name is the body of the file."""
 WHAT = "executed"
+NOTHING = "{}"  # of a cell whose ranks can report nothing
 # Ranks that end so report nothing the next time either; a hang may have been chance.
 SAY_NOTHING = (Outcome.IMPOSSIBLE, Outcome.CRASHES)
 
 
-def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[Cell, Ran]:
-    """What cells execute on a stack, as far as ranks lived to report it; those of which nothing is known run."""
+def of(environment: Environment, cells: Collection[Cell], folders: Collection[str], workers: int) -> dict[Cell, Ran]:
+    """What cells execute on a stack below some folders of its packages; those of which nothing is known run.
+
+    A cell executes thousands of functions, and hardly any of them is in a package that somebody asks about.
+    """
     store = cache.of(environment, next(iter(cells)).device)
-    ran = {cell: _read(store, cell) for cell in cells}
+    texts = {cell: store.read(cell, WHAT) for cell in cells}
     # A life in two halves is two runs, of which the second loads: nothing is known of it.
-    if missing := [cell for cell, known in ran.items() if known is None and cell.life == "straight"]:
+    if missing := [cell for cell, text in texts.items() if not text and cell.life == "straight"]:
         print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
-        ran |= _recorded(environment, missing, workers, store)
-    return {cell: names for cell, names in ran.items() if names}
+        texts |= _recorded(environment, missing, workers, store)
+    inside = {*folders}
+    return {cell: _ran(text, inside) for cell, text in texts.items() if text not in ("", NOTHING)}
 
 
 def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cell, Cell]:
@@ -49,7 +55,7 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
     """
     store = cache.of(environment, cells[0].device)
     groups = _grouped(cells, _kind)
-    chosen = {kind: next((c for c in alike if _read(store, c)), alike[0]) for kind, alike in groups.items()}
+    chosen = {kind: next((c for c in alike if store.has(c, WHAT)), alike[0]) for kind, alike in groups.items()}
     return {cell: chosen[_kind(cell)] for cell in cells}
 
 
@@ -75,8 +81,8 @@ def _plainness(cell: Cell) -> tuple[object, ...]:
     return cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
 
 
-def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, store: Cache) -> Mapping[Cell, Ran]:
-    ran: dict[Cell, Ran] = {}
+def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, store: Cache) -> Mapping[Cell, str]:
+    texts: dict[Cell, str] = {}
 
     def run(server: RankServer, references: References, cell: Cell) -> Result:
         by_file: dict[str, set[str]] = {}
@@ -87,30 +93,26 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
                 return Ended([]), runner.without_reference(reference.problem)
             with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
                 job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, executed=True)
-                every = [server.run(job)]
+                ended, loaded = server.run(job), None
                 if os.listdir(folder):
-                    every.append(server.run(Job(cell.id, checkpoint=folder, load=True, executed=True)))
-            for report in (rank.report for ended in every for rank in ended.ranks if rank.report):
+                    loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=True))
+            for report in (rank.report for part in (ended, loaded) if part for rank in part.ranks if rank.report):
                 for file, names in report.executed.items():
                     by_file.setdefault(file, set()).update(names)
-            return every[0], oracle.judge(cell, failures()[cell.failure], every[0], None)
+            return ended, oracle.judge(cell, failures()[cell.failure], ended, loaded)
 
         ended, judged = runner.surviving(server, go)
         if by_file or judged.outcome in SAY_NOTHING:
-            ran[cell] = _pairs(by_file)
-            text = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
-            store.write(cell, text, WHAT)
+            texts[cell] = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
+            store.write(cell, texts[cell], WHAT)
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
     with progress.progress(Console(stderr=True), cells, (), workers) as advance:
         engines.run_all(cells, Plan(workers, environment, run), advance)
-    return ran
+    return texts
 
 
-def _read(store: Cache, cell: Cell) -> Ran | None:
-    text = store.read(cell, WHAT)
-    return _pairs(json.loads(text)) if text else None
-
-
-def _pairs(by_file: Mapping[str, Iterable[str]]) -> Ran:
-    return frozenset((file, name) for file, names in by_file.items() for name in names)
+def _ran(text: str, folders: Collection[str]) -> Ran:
+    by_file = msgspec.json.decode(text, type=dict[str, list[str]])
+    inside = ((file, names) for file, names in by_file.items() if file.partition("/")[0] in folders)
+    return frozenset((file, name) for file, names in inside for name in names)

@@ -199,7 +199,7 @@ def test_the_candidate_is_recorded_once_its_cells_ran(lab, asked, monkeypatch, t
     does["1.12.0"] = trl
     after = []
 
-    def of(environment, cells, workers):
+    def of(environment, cells, folders, workers):
         after.append(done[-1][0])
         return {cell: frozenset({("trl/a.py", "f")}) for cell in cells}
 

@@ -201,7 +201,7 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     covers = Reach(frozenset(UNITS), {CELLS[3]: frozenset(UNITS[:1])}, {CELLS[3]: 1}, near=CELLS[3:])
     asked = []
 
-    def of(environment, cells, workers):
+    def of(environment, cells, folders, workers):
         asked.extend(cells)
         return {cells[0]: frozenset({("trl/b.py", "g<h>"), ("trl/other.py", "f")})}
 

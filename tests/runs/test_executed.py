@@ -40,7 +40,7 @@ def lab(tmp_path, monkeypatch):
     """`of` with a server of the test; gives a function that takes the reports of its ranks."""
     monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
 
-    def record(cells, *reports):
+    def record(cells, *reports, packages=("trl",)):
         server = Server(tmp_path, reports)
 
         def run_all(cells, plan, done):
@@ -49,7 +49,7 @@ def lab(tmp_path, monkeypatch):
                 done(plan.run(server, references, cell))
 
         monkeypatch.setattr(engines, "run_all", run_all)
-        return executed.of(HERE, cells, 1), server.jobs
+        return executed.of(HERE, cells, packages, 1), server.jobs
 
     return record
 
@@ -65,6 +65,14 @@ def test_what_all_ranks_executed_is_recorded_once(lab):
     both, jobs = lab(CELLS, one, other)
     assert [job.cell for job in jobs] == [CELLS[1].id] and {*both} == {*CELLS}
     assert not Cache(HERE.lock).take(CELLS), "a recording is no result"
+
+
+def test_what_is_of_no_package_that_differs_is_left_out(lab):
+    """Breaks when thousands of names are read for each of a thousand cells, or a cell with none of them is unknown."""
+    ran, _ = lab(CELLS[:1], Report(executed={"torch/a.py": ["f"], "trl_x/a.py": ["g"]}))
+    assert ran == {CELLS[0]: frozenset()}, "it is known to execute nothing of the package"
+    again, jobs = lab(CELLS[:1], packages=("torch",))
+    assert again == {CELLS[0]: {("torch/a.py", "f")}} and jobs == [], "all of it is kept"
 
 
 def test_a_cell_of_which_no_rank_reported_is_unknown(lab):
@@ -97,7 +105,7 @@ def test_each_cell_has_one_that_stands_for_it(lab):
 @pytest.mark.slow
 def test_real_ranks_record_what_the_engine_executes():
     """Breaks when a strategy's engine isn't in the record of its cells, or is in that of others."""
-    ran = executed.of(Environment(sys.executable, HERE.lock), CELLS, 1)
+    ran = executed.of(Environment(sys.executable, HERE.lock), CELLS, ("deepspeed", "torch"), 1)
     names = {cell: {name for file, name in ran[cell] if file.startswith("deepspeed/runtime/zero/")} for cell in CELLS}
     assert "DeepSpeedZeroOptimizer_Stage3.__init__" in names[CELLS[1]]
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
