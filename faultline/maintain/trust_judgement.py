@@ -19,9 +19,8 @@ NAMED = {
     **dict.fromkeys(("rate", "momentum", "skipped", "stale", "untied"), Signature.DIFFERS),
     **dict.fromkeys(("zero", "frozen"), Signature.UNMOVED),
     "nan": Signature.NAN,
-    "start": Signature.START_DIFFERS,
+    **dict.fromkeys(("start", "buffer"), Signature.START_DIFFERS),
     "bit": Signature.RANKS_DIFFER,
-    "buffer": Signature.BUFFERS_APART,
 }
 """What a fault of each kind has to be called."""
 PHASES = {

@@ -23,7 +23,7 @@ KINDS: Mapping[str, str] = {
     "skipped": "one rank's optimizer leaves a step out",
     "stale": "one rank's weights are put back after a step",
     "bit": "one rank's weights differ in one bit",
-    "buffer": "one rank has another buffer",
+    "buffer": "one rank starts with another buffer",
     "untied": "a tied weight comes apart",
 }
 """What each kind of fault is, in words."""

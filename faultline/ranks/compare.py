@@ -1,14 +1,9 @@
 """The oracle's arithmetic: gradients and weights of every step against the reference's."""
 
 import hashlib
-import io
 import math
-import mmap
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,7 +12,6 @@ from faultline.ranks.report import Step
 
 Tensors = dict[str, torch.Tensor]
 
-ALIGNED = 64  # where a tensor begins in a file, as in memory
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -60,39 +54,6 @@ def copy(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
     return (torch.view_as_real(dense) if dense.is_complex() else dense).to("cpu", torch.float32, copy=True)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays, whose content stays outside: it is mapped, and not read."""
-
-    def reducer_override(self, value: Any) -> Any:
-        return (torch.from_numpy, (value.numpy(),)) if isinstance(value, torch.Tensor) else NotImplemented
-
-
-def write(value: Any, file: Path) -> None:
-    """Write what has copies of tensors in it, such as traces: sizes, the tensors in turn, then what has them."""
-    buffers: list[pickle.PickleBuffer] = []
-    content = io.BytesIO()
-    _Pickler(content, 5, buffer_callback=buffers.append).dump(value)
-    with open(file, "wb") as stream:
-        pickle.dump([each.raw().nbytes for each in buffers], stream)
-        for each in buffers:
-            stream.write(bytes(-stream.tell() % ALIGNED))
-            stream.write(each.raw())
-        stream.write(content.getbuffer())
-
-
-def read(file: Path) -> Any:
-    """What was written, its tensors mapped from the file: ranks share its pages, and touch those that they compare."""
-    with open(file, "rb") as stream:
-        whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
-        buffers = []
-        sizes, start = pickle.load(stream), stream.tell()
-        for size in sizes:
-            start += -start % ALIGNED
-            buffers.append(whole[start : start + size])
-            start += size
-    return pickle.loads(whole[start:], buffers=buffers)
 
 
 def digest(tensors: Tensors, before: str = "") -> str:
@@ -159,6 +120,19 @@ def started(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
         for name, (_, want, difference, _) in zip(names, norms, strict=True)
         if not difference <= TOLERANCE[precision] * want
     }
+    return apart
+
+
+def drawn(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
+    """As `started`, of the buffers that the first forward pass got."""
+    first, apart = (trace.entered or [trace.held])[0], {}
+    for name, want in reference.held.items():
+        have = trace.held.get(name)
+        if have is None or have.shape != want.shape or not torch.equal(have, first.get(name, have)):
+            continue
+        off, size = _apart(have, want), _size(want)
+        if off > TOLERANCE[precision] * size:
+            apart[name] = off / size if size else math.inf
     return apart
 
 

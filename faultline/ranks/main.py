@@ -27,6 +27,7 @@ from faultline.ranks import (
     saved,
     sketch,
     state,
+    tensor_file,
     trainers,
 )
 from faultline.ranks.job import FIRST, SECOND, Job
@@ -72,7 +73,7 @@ def _run(job: Job, report: Report) -> None:
     run = replace(run, half=job.half, state=job.state)
     if job.record:
         return record(run, Path(job.reference))
-    reference, noise = compare.read(Path(job.reference))
+    reference, noise = tensor_file.read(Path(job.reference))
     run = replace(run, inject=injection(job.inject))
     if run.half == SECOND and run.variant.trainer:  # a trainer loads before anybody can read what it began with
         life.remembered(run)
@@ -81,6 +82,7 @@ def _run(job: Job, report: Report) -> None:
     finally:
         if run.trace.weights:
             report.started = compare.started(run.trace, reference, cell.precision)
+            report.drawn = compare.drawn(run.trace, reference, cell.precision)
             report.before = HALF if job.half == SECOND else 0
             report.steps = compare.compare(
                 *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
@@ -152,7 +154,7 @@ def train_scenario(run: Run) -> None:
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
     here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
-    report.evidence["built"] = compare.digest(compare.copy(here))
+    report.evidence["built"] = compare.digest(compare.copy(here | state.buffers(built.model)))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)
     report.evidence["checkpointing_set"] = checkpointing.configured(built.model)
     tied = observer.tied(built.model)
@@ -265,5 +267,5 @@ def record(run: Run, file: Path) -> None:
     if doubts := strategies.family("single").doubts({}, report.evidence):
         raise RuntimeError(f"not a run in one process: {'; '.join(doubts)}")
     partial = file.with_suffix(f".{os.getpid()}")
-    compare.write(traces, partial)
+    tensor_file.write(traces, partial)
     partial.replace(file)

@@ -117,6 +117,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
     - `without_root`: modules that run where the model's own forward pass doesn't
+    - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
@@ -140,6 +141,8 @@ class Facts:
     unfrozen: Names = ()
     double_backward: bool = False
     without_root: Names = ()
+    overlapping: Names = ()
+    complex_valued: Names = ()
     moved_by_hand: Names = ()
     left_unlike: Names = ()
     not_saved: Names = ()
@@ -197,7 +200,8 @@ class Sketch:
 class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
 
-    `started` has the relative errors of the weights that training began with, of those that are not the reference's.
+    `started` has the relative errors of the weights that training began with, of those that are not the reference's,
+    and `drawn` those of buffers.
     `entered` has a digest of each buffer as each step's first forward pass began; `executed` the names of functions
     that ran by their files, where a job asks for them.
     `before` are the steps that earlier ranks had trained, of which `steps` has none.
@@ -205,6 +209,7 @@ class Report:
 
     rank: int = 0
     started: Mapping[str, float] = field(default_factory=dict)
+    drawn: Mapping[str, float] = field(default_factory=dict)
     before: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)

@@ -11,7 +11,7 @@ import torch
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import compare, observer, state
+from faultline.ranks import compare, observer, state, tensor_file
 from faultline.ranks.report import Checkpoint, Report
 from faultline.ranks.run import Run
 from faultline.strategies.shared import clean
@@ -25,7 +25,7 @@ def save(run: Run, trained: Any, tied: list[list[str]]) -> None:
     folder = Path(run.checkpoint)
     if run.setup.rank == 0:
         buffers = run.trace.buffers[-1] if run.trace.buffers else {}
-        compare.write((run.trace.weights[-1] | buffers, tied), folder / LIVE)
+        tensor_file.write((run.trace.weights[-1] | buffers, tied), folder / LIVE)
     run.inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
     run.report.evidence["saved"] = True
 
@@ -34,7 +34,7 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
     """In one process without a process group: load what was saved, and report what it lacks (see `held_against`)."""
     module = loading.load_module(REPROS / cell.failure)
     variant = module.FAILURE.variant(cell.variant)
-    live, tied = compare.read(folder / LIVE)
+    live, tied = tensor_file.read(folder / LIVE)
     report.evidence |= {"process_group": torch.distributed.is_initialized(), "live": len(live)}
     try:
         loaded = module.load(variant, folder / SAVED)

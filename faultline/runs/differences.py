@@ -67,13 +67,13 @@ def _micro_batches(reports: Sequence[Report]) -> int:
 def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | None:
     """Where the ranks first differ from the reference; None if nowhere.
 
-    In time: weights before the first step, outputs of modules in a step's forward pass, then gradients from the last
-    module to the first, then what the optimizer made of them. Without an `order` of modules, it is that of their
-    parameters.
+    In time: weights and buffers before the first step, outputs of modules in a step's forward pass, then gradients from
+    the last module to the first, then what the optimizer made of them. Without an `order` of modules, it is that of
+    their parameters.
     """
     places: list[tuple[tuple[int, int, int], Difference]] = []
     for report in reports:
-        for parameter, error in report.started.items():
+        for parameter, error in (*report.started.items(), *report.drawn.items()):
             difference = Difference(0, report.rank, "start", parameter.rpartition(".")[0], error, parameter)
             places.append(((-1, 0, 0), difference))
         for number, step in enumerate(report.steps, report.before):

@@ -174,11 +174,14 @@ def differing(row: Deviation) -> str:
 
 
 def start(reports: Sequence[Report]) -> str:
-    """Which weights training began with that are not the reference's, and whether each rank had built others."""
-    off = {name: error for report in reports for name, error in report.started.items()}
+    """Which weights and buffers training began with that are not the reference's, and whether each rank had built
+    others."""
+    off = {name: error for report in reports for name, error in (*report.started.items(), *report.drawn.items())}
     worst = max(off, key=lambda name: off[name])
     built = {report.evidence.get("built", "") for report in reports}
-    who = "ranks start with different weights" if len(built) > 1 else "training starts with other weights"
+    kinds = {"weights": any(report.started for report in reports), "buffers": any(report.drawn for report in reports)}
+    what = " and ".join(kind for kind, any_off in kinds.items() if any_off)
+    who = f"ranks start with different {what}" if len(built) > 1 else f"training starts with other {what}"
     return f"{who}: {worst} differs by {percent(off[worst])}" + (f", and {len(off) - 1} more" if len(off) > 1 else "")
 
 
@@ -197,7 +200,7 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
                 detail = f"not a number: {place}"
                 return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
-    if any(report.started for report in reports):
+    if any(report.started or report.drawn for report in reports):
         return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
     buffers = differences.of_buffers(reports)
     if buffers and buffers[0] <= _first_bad(reports):

@@ -7,7 +7,7 @@ import torch
 
 from faultline import scenario
 from faultline.base import errors, traces
-from faultline.ranks import compare, report
+from faultline.ranks import compare, report, tensor_file
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch
 
@@ -42,7 +42,7 @@ def test_what_the_suite_computes_wrongly_is_its_own():
     other = compare.Trace(ONE, [{"w": torch.ones(3)}], [ONE])
     assert fault_of(lambda: compare.compare(trace, other, other, "fp32")).startswith("compare.py:")
     assert "in digest" in fault_of(lambda: compare.digest({"w": 7}))
-    assert fault_of(lambda: compare.read(Path("absent"))).startswith("compare.py:"), (
+    assert fault_of(lambda: tensor_file.read(Path("absent"))).startswith("tensor_file.py:"), (
         "the innermost frame is a library's"
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.cells.cell import MARGIN, PRECISIONS, STEPS, TOLERANCE
-from faultline.ranks import compare
+from faultline.ranks import compare, tensor_file
 from faultline.ranks.compare import Trace
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (4,), "b.scale": (), "b.weight": (2, 3, 2)}
@@ -260,8 +260,8 @@ def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients
         run = dataclasses.replace(run, gradients=[{name: part[name] for name in remaining} for part in run.gradients])
     run.weights[0]["a.bias"][:2] = torch.tensor([-0.0, float("nan")])
     file = tmp_path_factory.mktemp("saved") / "reference.pt"
-    compare.write([run, a_run(seed + 1)], file)
-    reference, noise = compare.read(file)
+    tensor_file.write([run, a_run(seed + 1)], file)
+    reference, noise = tensor_file.read(file)
     assert [[compare.digest(part) for part in parts] for parts in parts_of(reference)] == [
         [compare.digest(part) for part in parts] for parts in parts_of(run)
     ]
