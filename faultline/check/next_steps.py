@@ -15,18 +15,17 @@ FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
 def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
-    """Where to go from what has no name: strategies that agree, and where it is silent failures that do the same."""
+    """Where to go from what is wrong: strategies that agree, and where it is silent what a smaller model has to keep.
+
+    What has no name has no remedies of the catalogue: there are those that follow from what was seen, and failures that
+    do the same.
+    """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    wrong = {result.cell.strategy for result in results if not fine(result)}
+    if group.match:
+        return [*agreeing(results), *(involved(group) if silent else [])]
     lines = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
-    lines += resumed(group)
-    agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
-    ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
-    if agreeing:
-        lines.append(f"agree with a single process: {grouped(agreeing, ())}")
-    elif ran > 1:
-        lines.append(f"none of the {ran} strategies that ran agrees with a single process")
+    lines += [*resumed(group), *agreeing(results)]
     if not silent:
         return lines
     lines += involved(group)
@@ -37,6 +36,16 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
         lines.append(f"what {signature} means: {here(f'faultline explain {signature}')}")
     return lines
+
+
+def agreeing(results: Sequence[Result]) -> list[str]:
+    """The strategies of which every cell does what one process does, or that there is none of several."""
+    wrong = {result.cell.strategy for result in results if not fine(result)}
+    right = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
+    ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
+    if right:
+        return [f"agree with a single process: {grouped(right, ())}"]
+    return [f"none of the {ran} strategies that ran agrees with a single process"] if ran > 1 else []
 
 
 def involved(group: Group) -> list[str]:
@@ -70,6 +79,7 @@ def own_state(result: Result) -> list[str]:
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")
+        lines += filter(None, [strategies.constant(result.cell.strategy, "MOVED_BY_HAND", "")])
     return lines
 
 
@@ -110,11 +120,13 @@ def unlike_modules(group: Group) -> list[str]:
 
 
 def same_start(group: Group) -> list[str]:
-    """What gives all ranks the weights of one, where they start with different ones."""
+    """What gives all ranks the weights and buffers of one, where they start with different ones."""
     there = [result for form in group.forms for result in form.results if result.signature == Signature.START_DIFFERS]
     ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
-    every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights"
-    return [every, *sorted(filter(None, ways))] if there else []
+    every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights and buffers"
+    apart = any(result.finding.apart for result in there)
+    by_hand = ["`torch.distributed.broadcast(buffer, 0)` for each buffer before training does it for buffers"]
+    return [every, *sorted(filter(None, ways)), *(by_hand if apart else [])] if there else []
 
 
 def same_buffers(group: Group) -> list[str]:

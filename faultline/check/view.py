@@ -13,17 +13,19 @@ from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
-from faultline.check import script
+from faultline.check import remarks, script
 from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
-from faultline.check.known import COMPARED, CUT_OFF, cut_off, fine
+from faultline.check.known import COMPARED, cut_off, fine
 from faultline.check.next_steps import next_steps, unlike_modules
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
-from faultline.ranks.report import Facts
+from faultline.observations.matching import Match
+from faultline.observations.wording import normalised
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.oracle import differing
 from faultline.runs.results import Result
+from faultline.strategies.naming import mentioned
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
@@ -52,7 +54,7 @@ def show(
     write_line(console, head)
     if {"--stack", "--python"} & {*options}:
         write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
-    for text in (*remarks(facts), *by_rank(results)):
+    for text in (*remarks.of_model(facts), *remarks.by_rank(results)):
         write_line(console, f"  {text}")
     if len(results) > 1:
         write_line(console)
@@ -110,71 +112,6 @@ def verdict(results: Sequence[Result]) -> str:
     return answer
 
 
-def remarks(facts: Facts) -> list[str]:
-    """What the model shows in one process, before any strategy, and what follows from it, one line each."""
-    if not facts:
-        return []
-    frozen_input = (
-        "get inputs that require no gradient: under reentrant checkpointing these layers get none."
-        " `model.enable_input_require_grads()` mends that"
-    )
-    if cut_off(facts):
-        frozen_input = f"get no gradient: {CUT_OFF}"
-    follows = (
-        (facts.no_gradient, "never get a gradient: DDP waits for a gradient of every trainable parameter"),
-        (facts.zero_gradient, "get only zero gradients"),
-        (
-            facts.several_calls,
-            "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
-        ),
-        (facts.frozen_input, frozen_input),
-        (
-            facts.unfrozen,
-            "require gradients only once training has begun: a wrapper made before that may not know of them",
-        ),
-        (
-            facts.batch_statistics,
-            "normalise by the statistics of each rank's rows, not of the whole batch: that is no fault of an engine."
-            " `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none",
-        ),
-        (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
-        (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
-        (
-            facts.read_outside,
-            "are read where no forward pass of their module runs: there, a rank may have a part of them",
-        ),
-        (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
-    )
-    lines = [f"{some(names)}: {text}" for names, text in follows if names]
-    still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
-    if still:
-        lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
-    if facts.double_backward:
-        lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
-    if facts.checkpointing != "off":
-        lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
-    if facts.cast:
-        lines.append(
-            f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"
-        )
-    lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
-    lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
-    return lines
-
-
-def by_rank(results: Sequence[Result]) -> list[str]:
-    """The modules that run on some ranks only, which one process can't show."""
-    names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
-    by_rows = facts_of(results).unequal
-    others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
-    return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
-
-
-def within(module: str, other: str) -> bool:
-    """Whether a module is another one, or a part of it."""
-    return f"{module}.".startswith(f"{other}.")
-
-
 def _group(
     console: Console,
     target: str,
@@ -189,19 +126,14 @@ def _group(
         for place in shown.checked.at[-LINES:] if shown and any(result is shown for result in form.results) else ():
             write_line(console, f"    {cut(place, DETAIL)}", "dim")
     if match := group.match:
-        title = match.failure.title
-        if match.mechanism:  # no more is known of a model that isn't the one that was measured
-            title = f"the same mechanism: {match.mechanism}"
-        elif group.either:
-            title = ""
         name = matching.name_of(match, group.either)
-        write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
+        write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {titled(group, match)}"))
         for distinction in several.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
         for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
-    for line in (*unlike_modules(group), *([] if group.match else next_steps(group, results))):
+    for line in (*unlike_modules(group), *next_steps(group, results)):
         write_line(console, f"  {line}")
     first = group.forms[0].results[0]
     again = command(target, options, first)
@@ -218,7 +150,10 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     if fine(one):
         write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")
         return
-    write_line(console, f"  {cut(one.detail, DETAIL)}")
+    by_words = words(form)
+    for alike in by_words:
+        of = f"{_where(alike, results)}: " if len(by_words) > 1 else ""
+        write_line(console, f"  {of}{cut(alike[0].detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
         write_line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
     for text in map(differing, worst(one)[:SHOWN]):
@@ -232,6 +167,27 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         write_line(console, f"  first differs: {where(difference)}")
     for names in one.checked.apart:
         write_line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
+
+
+def words(form: Form) -> list[list[Result]]:
+    """The cells of a form that end in an error, by engine where engines have words of their own; the rest is alike."""
+    if form.results[0].outcome != "raises":
+        return [[*form.results]]
+    by_words: dict[str, list[Result]] = {}
+    for result in form.results:
+        by_words.setdefault(normalised(result.detail), []).append(result)
+    return [*by_words.values()]
+
+
+def titled(group: Group, match: Match) -> str:
+    """What is said behind the name of a known failure: not more than is known of a model that isn't the measured one,
+    and not another engine's story."""
+    if match.mechanism:
+        return f"the same mechanism: {match.mechanism}"
+    named = mentioned(match.failure.title)
+    if named and not named & {result.cell.strategy for form in group.forms for result in form.results}:
+        return "the same error, under other engines"
+    return "" if group.either else match.failure.title
 
 
 def command(target: str, options: Sequence[str], result: Result) -> str:

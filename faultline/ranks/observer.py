@@ -134,6 +134,8 @@ class Observer:
             unfrozen=tuple(self._unfrozen),
             double_backward=self._double_backward,
             without_root=tuple(self._without_root),
+            overlapping=tuple(overlapping(self._model)) if self._reads else (),
+            complex_valued=tuple(name for name, p in there(self._model) if p.is_complex()) if self._reads else (),
             moved_by_hand=tuple(self._by_hand),
             read_outside=tuple(self._reads.outside) if self._reads else (),
             entered=tuple(self._entered),
@@ -179,6 +181,33 @@ def tied(model: torch.nn.Module) -> list[list[str]]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     return [group for group in names.values() if len(group) > 1]
+
+
+def overlapping(model: torch.nn.Module) -> list[str]:
+    """The parameters that have an element in common with another parameter, as slices of one tensor may have."""
+    every = [(name, p) for name, p in there(model) if p.layout == torch.strided and p.numel() and p.data_ptr()]
+    places = sorted(((_addresses(p), name) for name, p in every), key=lambda place: int(place[0].min()))
+    names: dict[str, None] = {}
+    for index, (here, name) in enumerate(places):
+        for peer, other in places[index + 1 :]:
+            if peer.min() > here.max():
+                break
+            if torch.isin(here, peer).any():
+                names.update({name: None, other: None})
+    return [name for name, _ in every if name in names]
+
+
+def there(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters that have a shape: those of a lazy module have none before its forward pass."""
+    return [(name, each) for name, each in model.named_parameters() if not torch.nn.parameter.is_lazy(each)]
+
+
+def _addresses(tensor: torch.Tensor) -> torch.Tensor:
+    """Where each element of a tensor is in memory."""
+    at = torch.tensor(tensor.data_ptr())
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        at = at.unsqueeze(-1) + torch.arange(size) * (stride * tensor.itemsize)
+    return at
 
 
 def one(model: torch.nn.Module, names: Iterable[str]) -> bool:

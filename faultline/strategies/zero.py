@@ -43,6 +43,10 @@ FRAMES = (
 )
 ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"}
 BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
+MOVED_BY_HAND = (
+    "under ZeRO-3, move them between forward passes, in `deepspeed.zero.GatheredParameters(parameters,"
+    " modifier_rank=0)` of what is moved and what is read"
+)
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 

@@ -20,7 +20,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
 from faultline.check import cell as checking
-from faultline.check import command, findings, known, script, target, tried, view
+from faultline.check import command, findings, known, remarks, script, target, tried, view
 from faultline.check.next_steps import next_steps, unlike_modules
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
@@ -316,6 +316,23 @@ def test_one_error_of_an_engine_is_one_failure():
     assert named["fsdp2"] is None
 
 
+def test_each_engine_refuses_in_its_words_and_no_title_is_of_another_engine():
+    """Breaks when a refusal is shown with another engine's text, or beside the story of an engine that didn't run."""
+    words = {
+        "zero2": "RuntimeError: self.stride(-1) must be 1 to view Float as Byte (different element sizes), but got 8",
+        "fsdp2": "NotImplementedError: FSDP does not support non-contiguous parameters yet: param.shape=[8]",
+    }
+    raised = [
+        entry("raises", f"check/model/{name}/off/fp32/w2/cpu", detail=text, ranks=(error(text),))
+        for name, text in words.items()
+    ]
+    text = shown([*raised, entry("trains")])
+    for name, refusal in words.items():
+        assert f"  {name}: {refusal}" in text
+    assert "fsdp1_no_shard_scrambles_gradients  the same error, under other engines\n" in text
+    assert "agree with a single process: ddp" in text, "what has a name says where it trains, too"
+
+
 def test_ranks_that_run_different_modules_are_told_what_to_do():
     """Breaks when a crash under ZeRO is explained by what stops DDP, and no more."""
     facts = replace(FACTS, unequal=("exit",))
@@ -331,7 +348,7 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
     facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
     names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
-    assert view.by_rank([entry(by_rank=names, facts=facts)]) == [
+    assert remarks.by_rank([entry(by_rank=names, facts=facts)]) == [
         "exits: run on some ranks only, whatever their rows are"
     ]
 
@@ -605,8 +622,8 @@ def test_no_name_or_error_steers_the_terminal(text):
 
 def test_an_adapter_that_never_moves_is_the_first_thing_told():
     facts = replace(FACTS, no_gradient=("base.lora_A.weight",))
-    assert "never move, not even in a single process" in view.remarks(facts)[0]
-    assert view.remarks(FACTS) == []
+    assert "never move, not even in a single process" in remarks.of_model(facts)[0]
+    assert remarks.of_model(FACTS) == []
 
 
 def test_nothing_that_ran_is_no_agreement():

@@ -15,7 +15,7 @@ from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.check import cell as checking
-from faultline.check import findings, known, target, view
+from faultline.check import findings, known, next_steps, remarks, target, view
 from faultline.programs import planted_saves
 from faultline.runs.runner import References
 
@@ -126,6 +126,7 @@ def test_any_kind_of_parameter_trains_or_is_refused_by_the_engine(run, kind, str
     """Breaks when a model that is unusual ends in an error of ours, or is called wrong where it trains."""
     result = run(f"{PARAMETERS}:{kind}", strategy)
     words = REFUSED.get((kind, strategy), "")
+    assert ("torch.view_as_complex" in str(remarks.of_model(result.checked.facts))) is (kind == "complex_numbers")
     assert result.outcome == ("raises" if words else "trains") and words in result.detail, result.detail
 
 
@@ -181,6 +182,19 @@ def test_ranks_that_start_with_different_weights_are_named(run, strategy):
     assert "rank 0's weights" in console.file.getvalue()
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
+def test_a_buffer_that_ranks_draw_unlike_is_a_start_and_no_drift(run, strategy):
+    """Breaks when a constant buffer is called one that training moves apart, whose remedies don't help."""
+    result = run("other_buffer_on_each_rank", strategy)
+    if strategy == "ddp":
+        assert result.outcome == "trains", "DDP broadcasts buffers"
+        return
+    assert (result.outcome, result.signature) == ("diverges", "start-differs")
+    assert result.detail.startswith("ranks start with different buffers: projection differs by ")
+    lines = next_steps.same_start(findings.Group((findings.Form((result,), ""),)))
+    assert any("broadcast(buffer, 0)" in line for line in lines)
+
+
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
     """Breaks when a batch that is read from a file is looked for in the clone."""
     monkeypatch.chdir(tmp_path)
@@ -194,7 +208,7 @@ def test_a_model_of_half_precision_is_trained_as_the_cell_says(run, strategy):
     """Breaks when ZeRO's copies in fp32 are called a difference to weights in bf16."""
     results = run("in_bf16", strategy)
     assert results.outcome == "trains", results.detail
-    assert results.checked.facts.cast == ("bfloat16",) and "bfloat16" in view.remarks(results.checked.facts)[-1]
+    assert results.checked.facts.cast == ("bfloat16",) and "bfloat16" in remarks.of_model(results.checked.facts)[-1]
 
 
 def test_an_error_whose_class_is_called_as_one_of_the_suites_is_no_agreement(run):
@@ -345,7 +359,9 @@ def test_an_adapter_that_never_moves_is_named(run):
         f"{tower}.lora_A.default.weight",
         f"{tower}.lora_B.default.weight",
     )
-    assert view.remarks(results.checked.facts)[0].endswith("these adapters never move, not even in a single process")
+    assert remarks.of_model(results.checked.facts)[0].endswith(
+        "these adapters never move, not even in a single process"
+    )
     assert known.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
 
 

@@ -5,10 +5,9 @@ import pytest
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.check import cell as checking
-from faultline.check import findings, known, target
+from faultline.check import findings, known, remarks, target
 from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
-from faultline.check.view import by_rank, remarks
 from faultline.runs.runner import References
 
 pytestmark = pytest.mark.slow
@@ -81,14 +80,14 @@ def test_a_weight_that_the_model_moves_itself_is_no_frozen_one(run):
     lines = next_steps(group, results)
     assert "the model moves them by itself, without gradients: a rank that has a shard moves a copy, or a part" in lines
     assert not any("unfreeze" in line for line in lines)
-    assert "the model moves them by itself" in " ".join(remarks(findings.facts_of(results)))
+    assert "the model moves them by itself" in " ".join(remarks.of_model(findings.facts_of(results)))
 
 
 def test_what_runs_on_one_rank_is_named(run):
     """Breaks when a branch by the rank's number, which one process never takes, is no part of the answer."""
     results = run("on_one_rank", "ddp-find-unused")
-    assert by_rank(results) == ["extra: run on some ranks only, whatever their rows are"]
-    assert by_rank(run("gradient_penalty", "ddp")) == []
+    assert remarks.by_rank(results) == ["extra: run on some ranks only, whatever their rows are"]
+    assert remarks.by_rank(run("gradient_penalty", "ddp")) == []
 
 
 def test_what_ranks_use_by_turns_is_unequal(run):

@@ -424,3 +424,13 @@ def test_two_runs_that_agree_are_no_distance_apart():
     one = {"a": torch.ones(2), "b": torch.zeros(2)}
     assert compare.distance(one, one) == 0.0 == compare.distance({}, {})
     assert compare.distance(one, {"a": -torch.ones(2)}) == pytest.approx(2.0)
+
+
+def test_parameters_that_share_elements_are_seen_and_neighbours_are_not():
+    """Breaks when slices of one tensor, of which engines make copies, come with no reason, or all views do."""
+    whole, other = torch.randn(6, 4), torch.randn(6, 4)
+    slices = {"first": whole[:4], "second": whole[2:], "left": other[:, :2], "right": other[:, 2:]}
+    model = torch.nn.ParameterDict({name: torch.nn.Parameter(part) for name, part in slices.items()})
+    model["tied"] = model["first"]
+    model["none"] = torch.nn.Parameter(torch.empty(0, 4))
+    assert observer.overlapping(model) == ["first", "second"]

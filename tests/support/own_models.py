@@ -53,6 +53,16 @@ def other_on_each_rank():
     return Model(), loss, batch()
 
 
+def other_buffer_on_each_rank():
+    """Weights that are the same, and a projection that every rank draws: DDP copies the one of a rank, nobody else."""
+    torch.manual_seed(0)
+    model = Model()
+    torch.manual_seed(int(os.environ.get("RANK", "0")))
+    model.register_buffer("projection", torch.randn(8, 8))
+    model.register_forward_pre_hook(lambda module, args: tuple(x @ module.projection for x in args))
+    return model, loss, batch()
+
+
 class Lists(Model):
     """Its layers are lists of parts."""
 

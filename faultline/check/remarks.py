@@ -1,0 +1,85 @@
+"""What a model shows in one process, before any strategy, and what follows from that, one line each."""
+
+from collections.abc import Sequence
+
+from faultline.base.text import one_line
+from faultline.cells.finding import some
+from faultline.check.findings import facts_of
+from faultline.check.known import CUT_OFF, cut_off
+from faultline.ranks.report import Facts
+from faultline.runs.results import Result
+
+
+def of_model(facts: Facts) -> list[str]:
+    """What the model shows in one process, before any strategy, and what follows from it, one line each."""
+    if not facts:
+        return []
+    frozen_input = (
+        "get inputs that require no gradient: under reentrant checkpointing these layers get none."
+        " `model.enable_input_require_grads()` mends that"
+    )
+    if cut_off(facts):
+        frozen_input = f"get no gradient: {CUT_OFF}"
+    follows = (
+        (facts.no_gradient, "never get a gradient: DDP waits for a gradient of every trainable parameter"),
+        (facts.zero_gradient, "get only zero gradients"),
+        (
+            facts.several_calls,
+            "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
+        ),
+        (facts.frozen_input, frozen_input),
+        (
+            facts.unfrozen,
+            "require gradients only once training has begun: a wrapper made before that may not know of them",
+        ),
+        (
+            facts.batch_statistics,
+            "normalise by the statistics of each rank's rows, not of the whole batch: that is no fault of an engine."
+            " `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none",
+        ),
+        (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
+        (
+            facts.overlapping,
+            "are different parameters that share memory: an engine that flattens or shards weights copies each of them."
+            " One parameter, of which the forward pass takes parts, trains everywhere",
+        ),
+        (
+            facts.complex_valued,
+            "hold complex numbers, which some engines refuse: a real parameter with a last dimension of 2, and"
+            " `torch.view_as_complex` in the forward pass, trains everywhere",
+        ),
+        (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
+        (
+            facts.read_outside,
+            "are read where no forward pass of their module runs: there, a rank may have a part of them",
+        ),
+        (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
+    )
+    lines = [f"{some(names)}: {text}" for names, text in follows if names]
+    still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
+    if still:
+        lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
+    if facts.double_backward:
+        lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
+    if facts.checkpointing != "off":
+        lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
+    if facts.cast:
+        lines.append(
+            f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"
+        )
+    lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
+    lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
+    return lines
+
+
+def by_rank(results: Sequence[Result]) -> list[str]:
+    """The modules that run on some ranks only, which one process can't show."""
+    names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
+    by_rows = facts_of(results).unequal
+    others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
+    return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
+
+
+def within(module: str, other: str) -> bool:
+    """Whether a module is another one, or a part of it."""
+    return f"{module}.".startswith(f"{other}.")
