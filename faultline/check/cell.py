@@ -26,6 +26,9 @@ from faultline.runs.supervisor import RankServer
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", "", "", {}, (Variant("model"),), {}, name=NAME)
 WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
+# What torch says of a batch norm that is given one row, and of one that the CPU doesn't have.
+ONE_ROW = "Expected more than 1 value per channel when training"
+ON_GPUS = "SyncBatchNorm layers only work with GPU modules", "SyncBatchNorm expected input tensor to be on"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -67,7 +70,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         if cell.life != "straight":
             return life.in_two_halves(server, job, judge)
         ended = server.run(job)
-        return ended, judge(cell, ended)
+        return ended, on_this_device(cell, judge(cell, ended))
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)
@@ -87,6 +90,13 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         sketch=next((report.sketch for report in _reports(ended)), None),
     )
     return replace(entry, checked=checked)
+
+
+def on_this_device(cell: Cell, judged: oracle.Judgement) -> oracle.Judgement:
+    """A judgement, or that the cell can't be run here: what only GPUs have says nothing of a strategy."""
+    if cell.device == "cpu" and judged.outcome == Outcome.RAISES and any(words in judged.detail for words in ON_GPUS):
+        return oracle.Judgement(Outcome.IMPOSSIBLE, "", f"`SyncBatchNorm` runs on GPUs only ({judged.detail})")
+    return judged
 
 
 def not_resizable(
@@ -173,7 +183,9 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
         return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
     if not intended:  # an error's message may have several lines, of which the first says what it is
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
-        return one_line(next(line for line in lines if line[:1].strip())), trace
+        message = one_line(next(line for line in lines if line[:1].strip()))
+        hint = ": each rank has one row of the batch, so give more rows, or fewer ranks (--world)"
+        return message + (hint if ONE_ROW in message else ""), trace
     message = one_line(intended.message)
     other = "--stack makes an environment that has it, and --python uses one"
     if trace and message.startswith(f"{LACKS}No module named"):

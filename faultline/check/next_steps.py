@@ -29,7 +29,8 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     if not silent:
         return lines
     lines += involved(group)
-    names = [] if moved_by_hand(one) else [failure.name for failure in as_silent(one)]  # all are of what is trained
+    by_itself = moved_by_hand(one) or (one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS)
+    names = [] if by_itself else [failure.name for failure in as_silent(one)]  # all are of what is trained
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")

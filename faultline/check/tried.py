@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from faultline.base.text import count, matches
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN
 from faultline.check.findings import Group, groups
@@ -26,10 +27,14 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A remedy with what the model's own cells did under it, as far as they were run."""
+    """A remedy with what the model's own cells did under it, as far as they were run.
+
+    `fixed` says that it can't be tried, as it is another checkpointing mode and the model checkpoints by itself.
+    """
 
     fate: Fate
     results: tuple[Result, ...]
+    fixed: bool = False
 
     @property
     def helped(self) -> int:
@@ -48,7 +53,7 @@ class Tried:
         [(word, text, cells)] = listed.rows([self.fate])
         cells += MEASURED[self.fate.scope]
         if not self.results:
-            return word, text, cells
+            return word, text, cells + ("; your model checkpoints by itself: change that in it" if self.fixed else "")
         there = f"your model: {self.helped} of {count(len(self.results), 'cell')}"
         return self.word, text, f"{there}; in the catalogue {word}, {cells}"
 
@@ -56,7 +61,16 @@ class Tried:
 def tried(group: Group, results: Collection[Result]) -> list[Tried]:
     """The remedies of a group, those first that help, and of these those that the model's own cells show."""
     by_cell = {result.cell: result for result in results if result.outcome not in NOT_RUN}
-    every = [Tried(fate, tuple(by_cell[c] for c in changed(fate, group) if c in by_cell)) for fate in group.fates]
+    wrong = [result for form in group.forms for result in form.results]
+    itself = all(result.cell.checkpointing == "off" and place(result)[1] != "off" for result in wrong)
+    every = [
+        Tried(
+            fate,
+            tuple(by_cell[cell] for cell in changed(fate, group) if cell in by_cell),
+            itself and "checkpointing" in fate.claim.swap,
+        )
+        for fate in group.fates
+    ]
     return sorted(every, key=lambda each: (listed.ORDER.index(each.word), not each.results))
 
 
@@ -81,7 +95,12 @@ def changed(fate: Fate, group: Group) -> list[Cell]:
 
 
 def untried(results: Sequence[Result]) -> list[Cell]:
-    """The cells that remedies of what is wrong lead to, and that were not run."""
+    """The cells that remedies of what is wrong lead to, and that were not run.
+
+    A checkpointing mode that the model has under no strategy isn't asked for under another one.
+    """
     known = {result.cell for result in results}
+    possible = {result.cell.checkpointing for result in results if result.outcome != Outcome.IMPOSSIBLE}
+    without = {result.cell.checkpointing for result in results} - possible
     cells = [cell for group in groups(results) for fate in group.fates for cell in changed(fate, group)]
-    return [cell for cell in dict.fromkeys(cells) if cell not in known]
+    return [cell for cell in dict.fromkeys(cells) if cell not in known and cell.checkpointing not in without]

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import tomlkit
 
 from faultline import strategies
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, TargetFailed, UsageError, unknown
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, TargetFailed, UsageError, unknown
 from faultline.base.packages import TODAY
 from faultline.base.paths import ROOT
 from faultline.base.text import count
@@ -20,9 +21,10 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
+from faultline.check import script
 from faultline.check.target import Target
-from faultline.maintain import models_page
-from faultline.maintain.models_page import Architecture
+from faultline.maintain import models_page, models_record
+from faultline.maintain.models_record import Architecture
 from faultline.runs import folders, oracle, progress, results
 from faultline.runs.driver import Plan
 from faultline.runs.nodes import Ended
@@ -77,9 +79,11 @@ def run(request: Request) -> int:
 def finish(folder: RunFolder) -> int:
     """Record a run and print its answer."""
     entries = folder.results()
-    rows = [models_page.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
-    for row in models_page.record(rows, folder.info().asked or TODAY, [*architectures()]):
+    rows = [models_record.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
+    for row in models_record.record(rows, folder.info().asked or TODAY, [*architectures()]):
         print(f"{row.name}: not recorded, as its record has more cells")
+    if not folder.info().asked:
+        write_scripts(entries)
     print(models_page.rewrite())
     trained = [row for row in rows if not row.refused]
     new = [row for row in trained if any(not each.failure for each in row.differences)]
@@ -91,6 +95,24 @@ def finish(folder: RunFolder) -> int:
         print(f"  {row.name}")
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_UNEXPECTED if new else EXIT_AS_EXPECTED
+
+
+def write_scripts(entries: Collection[Result]) -> None:
+    """Write the files that the page links to, as far as these results show what they show, and remove all others."""
+    examples = models_page.first_of_each(models_record.of_today())
+    wanted = {models_page.script(*pair): pair[1].example for pair in examples.values() if pair[1].new}
+    by_id = {entry.cell.id: entry for entry in entries}
+    with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
+        models = targets(Path(configs))
+        for file, entry in ((file, by_id[name]) for file, name in wanted.items() if name in by_id):
+            file.parent.mkdir(exist_ok=True)
+            try:
+                file.write_text(script.write(models[entry.cell.variant], entry, file, sys.executable), encoding="utf-8")
+            except NotExportable as error:
+                print(error)
+    for file in models_page.SCRIPTS.glob("*.py"):
+        if file not in wanted:
+            file.unlink()
 
 
 def by_model(entries: Collection[Result]) -> list[tuple[Architecture, bool, list[Result]]]:
@@ -139,5 +161,5 @@ def run_cell(models: Mapping[str, Target], server: RankServer, references: Refer
     try:
         return checked_cell.run(models[cell.variant], server, references, cell)
     except TargetFailed as failed:
-        judged = oracle.Judgement(Outcome.IMPOSSIBLE, models_page.REFUSED, str(failed))
+        judged = oracle.Judgement(Outcome.IMPOSSIBLE, models_record.REFUSED, str(failed))
         return results.result(cell, judged, Ended([]), server.versions, Expectation(Outcome.TRAINS), "expected")

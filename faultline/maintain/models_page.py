@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -14,127 +14,21 @@ from faultline.base.markdown import headed, put, row
 from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import count, cut, listing
-from faultline.catalogue.outcomes import Did, Outcome
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.words import ordered, places
-from faultline.check import findings, known
+from faultline.maintain.models_record import Difference, Summary, covers, key, of_place, read
 from faultline.report.run import ABSENT, SYMBOLS
-from faultline.runs.results import Result
 
-RECORD, PAGE = OBSERVATIONS / "models.jsonl", ROOT / "docs" / "models.md"
-REFUSED = "refused"  # the signature of what one process can't build or train
+PAGE = ROOT / "docs" / "models.md"
+SCRIPTS = OBSERVATIONS / "models"  # the files that show what is in no catalogue
 LONGEST, REFUSAL = 160, 260  # characters of a reason, and of one why nothing was trained
-EXPORTED = (
-    "Each line has a config, and what writes the difference as [one file](check.md#as-a-script) that builds the model"
-    " and needs nothing of this repository:"
-)
+EXPORTED = "Each line has a file that builds the model, shows the difference and needs nothing of this repository:"
+UNFED = "°"  # behind a model whose batch left a part out
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A model type of transformers (``qwen3``), the class that is trained, and the heading that it stands below."""
-
-    model_type: str
-    model_class: str
-    kind: str
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """What a model does otherwise than a single process, and in which cells; `failure` is the known failure, if any.
-
-    `text` is the error, or what is wrong with the numbers, and `example` the cell that it is from.
-    """
-
-    failure: str
-    did: str
-    where: str
-    text: str
-    example: str
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the cells of a model type did on a stack; `outcomes` has them by ``strategy/checkpointing``.
-
-    `refused` is why one process can't train it, and `impossible` why some cells can't be run. `not_fed` are the parts
-    that the batch can't feed.
-    """
-
-    model: str
-    model_class: str
-    kind: str
-    lora: bool
-    stack: str = TODAY
-    transformers: str = ""
-    refused: str = ""
-    impossible: str = ""
-    outcomes: dict[str, str] = {}
-    differences: tuple[Difference, ...] = ()
-    not_fed: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} with LoRA" if self.lora else self.model
-
-
-def summary(architecture: Architecture, lora: bool, entries: Sequence[Result]) -> Summary:
-    """The record of one model type from its results."""
-    refusal = next((result.detail for result in entries if result.signature == REFUSED), "")
-    ran = [] if refusal else entries
-    return Summary(
-        model=architecture.model_type,
-        model_class=architecture.model_class,
-        kind=architecture.kind,
-        lora=lora,
-        transformers=entries[0].stack.get("transformers", ""),
-        refused=refusal,
-        impossible=next((each.detail for each in ran if each.outcome == Outcome.IMPOSSIBLE), ""),
-        outcomes={f"{each.cell.strategy}/{each.cell.checkpointing}": each.outcome for each in ran},
-        differences=tuple(_differences(ran)),
-        not_fed=tuple(findings.facts_of(entries).not_fed),
-    )
-
-
-def _differences(entries: Sequence[Result]) -> Iterable[Difference]:
-    among = [result.cell for result in entries]
-    for group in findings.groups(entries):
-        failure = group.failure.name if group.failure else ""
-        for form in group.forms:
-            wrong = [result for result in form.results if not known.fine(result)]
-            if wrong:
-                did = Did(wrong[0].outcome, form.signature or wrong[0].signature)
-                where = "; ".join(places([result.cell for result in wrong], among))
-                yield Difference(failure, str(did), where, wrong[0].detail, wrong[0].cell.id)
-
-
-def read() -> list[Summary]:
-    """All records, those of today's stack first."""
-    lines = RECORD.read_bytes().splitlines() if RECORD.exists() else []
-    return [msgspec.json.decode(line, type=Summary) for line in lines]
-
-
-def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> list[Summary]:
-    """Write what was measured on a stack, in the order of `models`; it replaces older records of the same there.
-
-    What has fewer cells than its record isn't written, and is given back.
-    """
-    fresh = {(each.model, each.lora): msgspec.structs.replace(each, stack=stack) for each in rows}
-    known = read()
-    there = {(each.model, each.lora): each for each in known if each.stack == stack}
-    fuller = [key for key, each in fresh.items() if key in there and not _covers(each, there[key])]
-    narrowed = [fresh.pop(key) for key in fuller]
-    earlier = [each for each in known if each.stack != stack or (each.model, each.lora) not in fresh]
-    earlier = [each for each in earlier if each.model in models]
-    order = {name: number for number, name in enumerate(models)}
-    every = sorted(
-        [*earlier, *fresh.values()], key=lambda each: (each.stack != TODAY, each.stack, order[each.model], each.lora)
-    )
-    RECORD.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in every))
-    return narrowed
-
-
-def _covers(each: Summary, other: Summary) -> bool:
-    """Whether a record says something of every cell that another has."""
-    return bool(each.refused) or other.outcomes.keys() <= each.outcomes.keys()
+Kind = tuple[str, str]
+"""A failure and how it ends, or none and an error that no failure has."""
 
 
 def rewrite() -> str:
@@ -169,14 +63,15 @@ def page(every: Sequence[Summary]) -> str:
         parts += ["## What can't be run", "\n".join(impossible)]
     if unfed := [each for each in today if each.not_fed and not each.lora]:
         lines = [f"- `{each.model}`: {_shown('; '.join(each.not_fed))}" for each in unfed]
-        parts += ["## Parts that the batch doesn't feed", "\n".join(lines)]
+        parts += ["## Parts that the batch doesn't feed", f"Their rows have a {UNFED}.", "\n".join(lines)]
     return "\n\n".join([*parts, *_since(every)])
 
 
 def _row(each: Summary, columns: Sequence[str]) -> str:
     """A model's line: for each strategy a symbol for each checkpointing mode, in their order."""
     symbols = ["".join(_symbol(each, strategy, mode) for mode in CHECKPOINTING) for strategy in columns]
-    return row(f"`{each.model}`{' + LoRA' if each.lora else ''}", *symbols)
+    mark = UNFED if each.not_fed else ""
+    return row(f"`{each.model}`{' + LoRA' if each.lora else ''}{mark}", *symbols)
 
 
 def _symbol(each: Summary, strategy: str, mode: str) -> str:
@@ -186,20 +81,26 @@ def _symbol(each: Summary, strategy: str, mode: str) -> str:
 
 def _listed_differences(rows: Sequence[Summary]) -> list[str]:
     """Each known failure with the models that show it, then what is in no catalogue."""
-    scripts: dict[tuple[str, str], str] = {}
-    for each in rows:
-        for difference in each.differences:
-            scripts.setdefault(_kind(difference), _script(each, difference))
-    if not scripts:
+    examples = first_of_each(rows)
+    if not examples:
         return ["Nothing: every cell trains as a single process does."]
-    lines = _lines((each.name, difference) for each in rows for difference in each.differences)
+    lines = _lines((each, each.differences) for each in rows)
     known = "\n".join(line for (failure, _), line in lines.items() if failure)
-    new = "\n".join(f"{line}\n  {scripts[kind]}" for kind, line in lines.items() if not kind[0])
+    new = "\n".join(f"{line}\n  {_shown_by(*examples[kind])}" for kind, line in lines.items() if not kind[0])
     parts = ["### Known failures", known] if known else []
     return [*parts, *(["### Not in the catalogue", EXPORTED, new] if new else [])]
 
 
-def _kind(difference: Difference) -> tuple[str, str]:
+def first_of_each(rows: Sequence[Summary]) -> dict[Kind, tuple[Summary, Difference]]:
+    """For each kind of difference the first model that shows it."""
+    examples: dict[Kind, tuple[Summary, Difference]] = {}
+    for each in rows:
+        for difference in each.differences:
+            examples.setdefault(_kind(difference), (each, difference))
+    return examples
+
+
+def _kind(difference: Difference) -> Kind:
     """What stands in one line: a failure and how it ends, or an error that no failure has."""
     if difference.failure:
         return difference.failure, difference.did
@@ -207,11 +108,14 @@ def _kind(difference: Difference) -> tuple[str, str]:
     return "", _shown(difference.text.partition("; rank ")[0] if hangs else difference.text)
 
 
-def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str], str]:
+def _lines(differences: Iterable[tuple[Summary, Iterable[Difference]]]) -> dict[Kind, str]:
     """A line for each kind of difference: the models that show it, by places."""
-    by_kind: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name, difference in differences:
-        by_kind.setdefault(_kind(difference), {}).setdefault(difference.where, []).append(name)
+    by_kind: dict[Kind, dict[str, list[str]]] = {}
+    for each, some in differences:
+        among = [of_place(each, place) for place in each.outcomes]
+        for difference in some:
+            there = "; ".join(places([one for one in among if key(one) in difference.cells], among))
+            by_kind.setdefault(_kind(difference), {}).setdefault(there, []).append(each.name)
     lines = {}
     for (failure, did), by_place in sorted(by_kind.items()):
         where = _escaped("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()))
@@ -220,13 +124,22 @@ def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str
     return lines
 
 
-def _script(each: Summary, difference: Difference) -> str:
-    """The command that writes a difference of a model as one file, behind what its config has."""
+def script(each: Summary, difference: Difference) -> Path:
+    """The file that shows a difference of a model."""
+    cell, adapter = Cell.parse(difference.example), "-lora" if each.lora else ""
+    return SCRIPTS / f"{each.model}{adapter}-{cell.strategy}-{cell.checkpointing}.py"
+
+
+def _shown_by(each: Summary, difference: Difference) -> str:
+    """A link to the file of a difference; where there is none, as of a hang, the command that shows it."""
+    file = script(each, difference)
+    if difference.new and file.exists():
+        return f"[{file.name}](../{file.relative_to(ROOT)})"
     cell = Cell.parse(difference.example)
     config = json.dumps({"model_type": each.model, "architectures": [each.model_class]})
     lora = " --lora r=8,target=all-linear" if each.lora else ""
     place = f"--strategy {cell.strategy} --checkpointing {cell.checkpointing}"
-    return f"`{config}`: `faultline check config.json{lora} {place} --export repro.py`"
+    return f"With `{config}`: `faultline check config.json{lora} {place}`"
 
 
 def _since(every: Sequence[Summary]) -> list[str]:
@@ -238,9 +151,9 @@ def _since(every: Sequence[Summary]) -> list[str]:
     for stack in stacks:
         both = [(each, today[each.model, each.lora]) for each in older if each.stack == stack]
         ran = [(there, now) for there, now in both if not there.refused and not now.refused]
-        only_there = _lines((there.name, each) for there, now in ran for each in _without(there, now))
-        whole = [(there, now) for there, now in ran if _covers(there, now)]
-        only_today = _lines((there.name, each) for there, now in whole for each in _without(now, there))
+        only_there = _lines((there, _without(there, now)) for there, now in ran)
+        whole = [(there, now) for there, now in ran if covers(there, now)]
+        only_today = _lines((now, _without(now, there)) for there, now in whole)
         lines = _reasons((there.name, there.refused) for there, now in both if there.refused and not now.refused)
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
         lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
@@ -260,9 +173,10 @@ def _reasons(given: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _without(one: Summary, other: Summary) -> list[Difference]:
-    """What a model does otherwise than a single process in one summary, and not in the other."""
-    known = {(*_kind(each), each.where) for each in other.differences}
-    return [each for each in one.differences if (*_kind(each), each.where) not in known]
+    """What a model does otherwise than a single process in one summary, in the cells that don't in the other."""
+    known = {(cell, _kind(each)) for each in other.differences for cell in each.cells}
+    cells = {each: tuple(cell for cell in each.cells if (cell, _kind(each)) not in known) for each in one.differences}
+    return [msgspec.structs.replace(each, cells=left) for each, left in cells.items() if left]
 
 
 def _shown(text: str, most: int = LONGEST) -> str:

@@ -591,6 +591,41 @@ def test_a_remedy_is_judged_by_the_models_own_cells_first():
     assert row[:2] == ("refuted", "`find_unused_parameters=True`"), "it goes wrong in the same way, and isn't counted"
 
 
+def test_a_mode_that_a_model_sets_by_itself_is_no_remedy_that_was_tried():
+    """Breaks when "no gradient checkpointing" is verified for somebody who can't ask for that from outside."""
+    words = "AssertionError: The parameter tower.weight has already been reduced."
+    facts = replace(TWICE, checkpointing="reentrant")
+    wrong = of(entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=words, ranks=(error(words),)), facts)
+    [group] = findings.groups([wrong])
+    rows = [each.row for each in tried.tried(group, [wrong]) if "checkpointing" in each.fate.claim.swap]
+    assert rows and all(row[2].endswith("your model checkpoints by itself: change that in it") for row in rows)
+    asked = of(entry("raises", "check/model/zero2/reentrant/fp32/w2/cpu", detail=words, ranks=(error(words),)), TWICE)
+    others = [each.row[2] for each in tried.tried(findings.groups([asked])[0], [asked])]
+    assert not any("by itself" in text for text in others)
+
+
+def test_a_mode_that_a_model_does_not_have_is_not_asked_for():
+    """Breaks when cells are announced to try remedies, and none of them can be run."""
+    words = "AssertionError: The parameter tower.weight has already been reduced."
+    cell = "check/model/zero2/reentrant/fp32/w2/cpu"
+    wrong = of(entry("raises", cell, detail=words, ranks=(error(words),)), TWICE)
+    modes = {each.checkpointing for each in tried.untried([wrong])}
+    assert "non-reentrant" in modes
+    lacks = entry("impossible", "check/model/ddp/non-reentrant/fp32/w2/cpu", detail="no such mode")
+    assert "non-reentrant" not in {each.checkpointing for each in tried.untried([wrong, lacks])}
+
+
+def test_what_only_gpus_have_says_nothing_of_a_strategy():
+    """Breaks when SyncBatchNorm, which no CPU runs, is told as what goes wrong under every strategy."""
+    cpu, gpu = (Cell.parse(f"check/model/ddp/off/fp32/w2/{device}") for device in ("cpu", "cuda"))
+    raised = oracle.Judgement("raises", "other", "ValueError: SyncBatchNorm layers only work with GPU modules")
+    judged = checking.on_this_device(cpu, raised)
+    assert judged.outcome == "impossible" and judged.detail.startswith("`SyncBatchNorm` runs on GPUs only")
+    assert checking.on_this_device(gpu, raised) == raised
+    other = replace(raised, detail="ValueError: another")
+    assert checking.on_this_device(cpu, other) == other
+
+
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
     """Breaks when somebody whose weights are wrong hears so, and nothing that they could do next."""
     wrong = entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="unmoved", detail="never moved: a")

@@ -9,8 +9,8 @@ from faultline.base.markdown import row
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.maintain import models, models_page
-from faultline.maintain.models_page import Difference, Summary
+from faultline.maintain import models, models_page, models_record
+from faultline.maintain.models_record import Difference, Summary
 from tests.support import entries
 
 QWEN = models.Architecture("qwen2", "Qwen2ForCausalLM", "causal language models")
@@ -29,8 +29,9 @@ def summary(model="qwen2", **changes):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """The record and the page in a folder of the test's own."""
-    monkeypatch.setattr(models_page, "RECORD", tmp_path / "models.jsonl")
+    monkeypatch.setattr(models_record, "RECORD", tmp_path / "models.jsonl")
     monkeypatch.setattr(models_page, "PAGE", tmp_path / "models.md")
+    monkeypatch.setattr(models_page, "SCRIPTS", tmp_path / "models")
     return tmp_path
 
 
@@ -43,7 +44,7 @@ def test_a_model_that_cannot_be_trained_is_listed_with_the_reason():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models.checked_cell, "run", refuse)
         result = models.run_cell({"qwen2": None}, SimpleNamespace(versions={}), None, cell())
-    made = models_page.summary(QWEN, lora=False, entries=[result])
+    made = models_record.summary(QWEN, lora=False, entries=[result])
     assert (result.outcome, made.refused, made.outcomes) == ("impossible", "no batch could be made", {})
     assert "0 of 1 model type trained" in models_page.page([made])
     assert "- `qwen2`: no batch could be made" in models_page.page([made])
@@ -53,10 +54,10 @@ def test_a_difference_has_its_known_failure_and_its_place():
     """Breaks when a known failure is listed as a new one, or as one of all strategies."""
     wrong = entries.entry(cell(strategy="fsdp2", mode="reentrant"), "diverges", signature="unmoved", detail="moves not")
     cells = [entries.entry(cell(), "trains"), wrong]
-    made = models_page.summary(QWEN, lora=False, entries=cells)
+    made = models_record.summary(QWEN, lora=False, entries=cells)
     [difference] = made.differences
     assert (difference.failure, difference.did, difference.text) == ("", str(Did("diverges", "unmoved")), "moves not")
-    assert difference.where == "fsdp2 (reentrant)" and difference.example == wrong.cell.id
+    assert difference.cells == ("fsdp2/reentrant",) and difference.example == wrong.cell.id
     assert made.outcomes == {"ddp/off": "trains", "fsdp2/reentrant": "diverges"}
 
 
@@ -68,7 +69,7 @@ def test_a_mode_that_a_model_does_not_have_is_explained():
         entries.entry(cell(mode="reentrant"), "impossible", detail=why),
         entries.entry(cell(mode="non-reentrant"), "impossible", detail=why),
     ]
-    rows = [models_page.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
+    rows = [models_record.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
     assert not rows[0].differences
     assert f"## What can't be run\n\n- qwen2 and qwen2 with LoRA: {why}" in models_page.page(rows)
 
@@ -78,12 +79,12 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     known = Difference(
         "zero_double_reduction",
         "raises (reduced-twice)",
-        "zero2, reentrant",
         "reduced",
         "models/qwen2/zero2/reentrant/fp32/w2/cpu",
+        ("zero2/reentrant",),
     )
     example = "models/qwen2/fsdp2/off/fp32/w2/cpu"
-    new = Difference("", "diverges (differs)", "fsdp2", "gradient of a_b*c differs <b>", example)
+    new = Difference("", "hangs (no-progress)", "gradient of a_b*c differs <b>", example, ("ddp/off",))
     outcomes = {
         "ddp/off": "trains",
         "zero2/off": "trains",
@@ -94,10 +95,10 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     assert row("`qwen2`", "✓··", "✓✗✓") in text.splitlines()
     assert "[zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice). Under" in text
     assert (
-        "\n\n- gradient of a\\_b\\*c differs &lt;b>. Under fsdp2: qwen2.\n"
+        "\n\n- gradient of a\\_b\\*c differs &lt;b>. Under ddp (off): qwen2.\n"
         in text.partition("### Not in the catalogue")[2]
     )
-    assert "faultline check config.json --strategy fsdp2 --checkpointing off --export repro.py`" in text
+    assert "faultline check config.json --strategy fsdp2 --checkpointing off`" in text, "a hang has no file"
 
 
 @pytest.mark.parametrize(
@@ -112,17 +113,18 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
 )
 def test_a_reason_is_whole_sentences(did, text, shown):
     """Breaks when a reason ends in the middle, or each place in which ranks hang is a line."""
-    difference = Difference("", did, "ddp", text, "models/qwen2/ddp/off/fp32/w2/cpu")
-    assert f"- {shown.rstrip('.')}. Under ddp: qwen2." in models_page.page([summary(differences=(difference,))])
+    difference = Difference("", did, text, "models/qwen2/ddp/off/fp32/w2/cpu", ("ddp/off",))
+    page = models_page.page([summary(differences=(difference,), outcomes={"ddp/off": did.partition(" ")[0]})])
+    assert f"- {shown.rstrip('.')}. Under ddp: qwen2." in page
 
 
 def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     """Breaks when a run of one model loses what was measured of the others, or on another stack."""
     order = ["qwen2", "llama"]
-    models_page.record([summary("llama", outcomes={"ddp/off": "raises"}), summary()], "today", order)
-    models_page.record([summary("llama", outcomes={"ddp/off": "trains"})], "transformers==4.57.1", order)
-    models_page.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
-    records = [(each.stack, each.model, each.outcomes) for each in models_page.read()]
+    models_record.record([summary("llama", outcomes={"ddp/off": "raises"}), summary()], "today", order)
+    models_record.record([summary("llama", outcomes={"ddp/off": "trains"})], "transformers==4.57.1", order)
+    models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
+    records = [(each.stack, each.model, each.outcomes) for each in models_record.read()]
     assert records == [
         ("today", "qwen2", {}),
         ("today", "llama", {"ddp/off": "hangs"}),
@@ -133,36 +135,36 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
 def test_a_narrower_run_replaces_no_fuller_record(files):
     """Breaks when a run of one strategy loses what was measured under all others."""
     full = summary("llama", outcomes={"ddp/off": "trains", "fsdp2/off": "raises"})
-    assert not models_page.record([full], "today", ["llama"])
-    narrowed = models_page.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", ["llama"])
-    assert [each.model for each in narrowed] == ["llama"] and models_page.read() == [full]
+    assert not models_record.record([full], "today", ["llama"])
+    narrowed = models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", ["llama"])
+    assert [each.model for each in narrowed] == ["llama"] and models_record.read() == [full]
 
 
 def test_an_older_release_is_held_against_today():
     """Breaks when the page doesn't say since when a model fails or trains, or takes what was not run for a change."""
 
-    def difference(where):
-        return Difference("zero_double_reduction", "raises (reduced-twice)", where, "", cell(strategy="zero3").id)
+    def difference(*cells):
+        return Difference("zero_double_reduction", "raises (reduced-twice)", "", cell(strategy="zero3").id, cells)
 
     def old(model="qwen2", **changes):
         return summary(model, stack="transformers==4.57.1", transformers="4.57.1", **changes)
 
-    cells = {"zero2/off": "trains", "zero3/off": "raises"}
+    cells = {"zero2/off": "trains", "zero3/off": "raises", "zero3/reentrant": "trains"}
     now = [
-        summary(outcomes=cells, differences=(difference("zero3 (off)"),)),
-        summary("llama", outcomes=cells, differences=(difference("zero3 (off)"),)),
-        summary("gemma", outcomes=cells, differences=(difference("zero3 (off)"),)),
+        summary(outcomes=cells, differences=(difference("zero3/off"),)),
+        summary("llama", outcomes=cells, differences=(difference("zero3/off"),)),
+        summary("gemma", outcomes=cells, differences=(difference("zero3/off"),)),
         summary("clip", outcomes=cells),
     ]
     then = [
-        old(outcomes=cells, differences=(difference("zero2 (off)"), difference("zero3 (off)"))),
+        old(outcomes=cells, differences=(difference("zero2/off", "zero3/off"),)),
         old("llama", outcomes=cells),
         old("gemma", outcomes={"zero2/off": "trains"}),
         old("clip", refused="no class of that name"),
     ]
     text = models_page.page([*now, *then]).partition("## On older releases")[2]
     line = "- [zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice). Under"
-    assert "### transformers 4.57.1\n\n3 model types trained, in 5 cells." in text
+    assert "### transformers 4.57.1\n\n3 model types trained, in 7 cells." in text
     assert f"There, but not today:\n\n{line} zero2 (off): qwen2.\n\n" in text
     assert f"Today, but not there:\n\n{line} zero3 (off): llama.\n\n" in text
     assert text.endswith("Not trained there:\n\n- clip: no class of that name")
@@ -187,8 +189,8 @@ def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_ad
 
 def test_the_committed_page_says_what_the_record_says():
     page = models_page.PAGE.read_text(encoding="utf-8")
-    assert models_page.page(models_page.read()) in page, "faultline maintain models"
-    assert {each.model for each in models_page.read()} <= {*models.architectures()}
+    assert models_page.page(models_record.read()) in page, "faultline maintain models"
+    assert {each.model for each in models_record.read()} <= {*models.architectures()}
 
 
 @pytest.mark.slow
@@ -197,4 +199,4 @@ def test_a_model_type_is_run_for_real(files, asked):
     models_page.PAGE.write_text("# Models\n\n<!-- measured: begin -->\n\n<!-- measured: end -->\n")
     code, out, _ = asked("maintain", "models", "qwen2", "--strategy", "ddp", "--checkpointing", "off")
     assert code == 0 and "2 models trained in 2 cells, 0 refused; 0 with a difference" in out
-    assert [each.outcomes for each in models_page.read()] == [{"ddp/off": "trains"}] * 2
+    assert [each.outcomes for each in models_record.read()] == [{"ddp/off": "trains"}] * 2

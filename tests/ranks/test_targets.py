@@ -159,12 +159,16 @@ def test_a_default_config_gets_a_whole_batch(tmp_path, config):
 
 
 def test_a_config_that_leaves_out_what_its_class_needs_is_one_clear_line(tmp_path):
-    """Breaks when a default of transformers that builds no model ends in a traceback."""
+    """Breaks when a default of transformers that builds no model ends in a traceback, or names no key."""
     config = {"model_type": "dots1", "architectures": ["Dots1ForCausalLM"]}
-    with pytest.raises(
-        target.Refused, match=r"leaves out what Dots1ForCausalLM needs \(TypeError: .*\); give one that names"
-    ):
+    words = r"leaves out what Dots1ForCausalLM needs \(TypeError: .*\); it has no value for .*n_routed_experts, num"
+    with pytest.raises(target.Refused, match=words):
         made(tmp_path, config)
+    small = made(tmp_path, {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]})
+    with pytest.raises(
+        target.Refused, match=r"has no value for n_group, topk_group, num_experts_per_tok\. Tried: text"
+    ):
+        own_model_batch.of(small)
 
 
 def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from faultline.base.errors import NotTaken, Refused
-from faultline.ranks.own_model.shrink import VOCABULARY
+from faultline.ranks.own_model import shrink
 from faultline.strategies import ROWS
 
 WIDTH = 12  # tokens of text in a row
@@ -45,7 +45,9 @@ def of(model: Any) -> tuple[Batch, list[str]]:
             return batch, [f"{each} ({why})" for each, why in tried.items() if "pictures" in each or "sound" in each]
         tried[name] = "no finite loss"
     what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
-    raise Refused(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
+    unset = shrink.unset(bare.config) if hasattr(bare, "config") else []
+    without = f" Its config has no value for {', '.join(unset)}." if unset else ""
+    raise Refused(f"{what}.{without} Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
 
 
 def _spectrogram(model: Any, transposed: bool = False) -> Batch:
@@ -82,8 +84,8 @@ def _pairs(model: Any) -> Batch:
 
 def _tokens(model: Any) -> torch.Tensor:
     """Rows of ordinary tokens [ROWS, WIDTH], drawn at random."""
-    highest = getattr(model.config.get_text_config(), "vocab_size", VOCABULARY)
-    return torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
+    highest = getattr(model.config.get_text_config(), "vocab_size", shrink.VOCABULARY)
+    return torch.randint(min(32, highest // 2), min(shrink.VOCABULARY, highest), (ROWS, WIDTH))
 
 
 def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch:

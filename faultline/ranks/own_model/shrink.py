@@ -61,6 +61,16 @@ def shrunk(config: Config) -> Config:
     return _part(config, _ids(config))
 
 
+def unset(config: Any) -> list[str]:
+    """The keys, other than of tokens, that a type adds to those of all configs and that have no value: its class may
+    count on one."""
+    from transformers import PretrainedConfig
+
+    usual = PretrainedConfig().to_dict()
+    keys = [key for key, value in config.get_text_config().to_dict().items() if value is None and key not in usual]
+    return [key for key in keys if not _names_token(key)]
+
+
 def _ids(config: Config) -> dict[int, int]:
     """A small id for each special token of a config and its parts."""
     ids: dict[int, int] = {}

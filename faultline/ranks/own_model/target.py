@@ -165,7 +165,8 @@ def tiny(file: Path) -> Any:
         return build(lambda: cls(config).float(), seed=0)
     except (TypeError, ValueError, AttributeError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise Refused(f"the config leaves out what {name} needs ({why}); give one that names it") from error
+        without = f"; it has no value for {', '.join(unset)}" if (unset := shrink.unset(config)) else ""
+        raise Refused(f"the config leaves out what {name} needs ({why}){without}; give one that names it") from error
 
 
 def parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
