@@ -1,5 +1,7 @@
 """`maintain models`: what a run of many model types records, and the page that is made from it."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from faultline.cells.selection import Selection
 from faultline.maintain import models, models_page, models_record
 from faultline.maintain.models_record import Difference, Summary
 from tests.support import entries
+from tests.support.night import sampled
 
 QWEN = models.Architecture("qwen2", "Qwen2ForCausalLM", "causal language models")
 
@@ -191,6 +194,21 @@ def test_the_committed_page_says_what_the_record_says():
     page = models_page.PAGE.read_text(encoding="utf-8")
     assert models_page.page(models_record.read()) in page, "faultline maintain models"
     assert {each.model for each in models_record.read()} <= {*models.architectures()}
+
+
+def test_the_files_are_those_of_what_is_in_no_catalogue():
+    """Breaks when a line of the page has no file, or a file shows what is gone."""
+    examples = models_page.first_of_each(models_record.of_today()).values()
+    assert {models_page.script(*pair) for pair in examples if pair[1].new} == {*models_page.SCRIPTS.glob("*.py")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled((file.name for file in sorted(models_page.SCRIPTS.glob("*.py"))), 4))
+def test_a_file_shows_its_difference_alone(name, tmp_path):
+    """Breaks when what the page links to needs this repository, or shows nothing."""
+    (tmp_path / name).write_text((models_page.SCRIPTS / name).read_text(encoding="utf-8"))
+    done = subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.endswith("REPRODUCED\n"), done.stderr[-2000:]
 
 
 @pytest.mark.slow
