@@ -15,7 +15,7 @@ from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.paths import ROOT
 from faultline.base.traces import shortened
-from faultline.catalogue.outcomes import Did
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.explore import case as cases
 from faultline.explore.case import Case
 from faultline.explore.kind import kind, role
@@ -91,7 +91,8 @@ class Finding:
         """The cases that it explains: its features, under the strategies that do the same."""
         did = self.seen.where.get(self.case.strategy)
         alike = tuple(name for name, other in self.seen.where.items() if other == did) or (self.case.strategy,)
-        return Explains(self.name, self.case.program.chosen, alike, self.case.device)
+        error = self.seen.detail if self.seen.outcome == Outcome.RAISES else ""
+        return Explains(self.name, self.case.program.chosen, alike, self.case.device, error)
 
 
 def every(folder: Path = FINDINGS) -> list[Finding]:

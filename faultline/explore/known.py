@@ -10,12 +10,14 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.check import known as of_check
 from faultline.explore.case import Case
 from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
+from faultline.observations import wording
 from faultline.observations.matching import CERTAIN
 from faultline.programs import truth
 from faultline.programs.program import VALUES
 from faultline.programs.settings import TRAINER
 from faultline.runs.results import Result
 
+LONG = 20  # words of an error, such as a traceback's, that no other mistake leads to
 FAILURE, REFUSAL, FEATURE, FINDING = "known failure", "documented refusal", "known of the feature", "earlier finding"
 
 
@@ -29,18 +31,30 @@ class Known:
 
 @dataclass(frozen=True)
 class Explains:
-    """The features and strategies by which an earlier finding explains other cases on its device."""
+    """The features and strategies by which an earlier finding explains other cases on its device.
+
+    Where it ended in an `error` whose text is long enough to be no other's, that error explains others there, too.
+    """
 
     name: str
     features: tuple[tuple[str, Any], ...]
     strategies: tuple[str, ...]
     device: str = "cpu"
+    error: str = ""
 
     def holds(self, case: Case) -> bool:
         """Whether it explains a case; what goes wrong in transformers' Trainer does in those that are built on it."""
         base = {("through", TRAINER)} if case.program.in_trl else set()
-        place = case.strategy in self.strategies and case.device == self.device
-        return place and {*self.features} <= base | {*case.program.chosen}
+        return self._there(case) and {*self.features} <= base | {*case.program.chosen}
+
+    def ended(self, case: Case, result: Result) -> bool:
+        """Whether a case ended in its error, by another feature."""
+        words = wording.normalised(self.error)
+        told_apart = result.outcome == Outcome.RAISES and len(words.split()) >= LONG
+        return told_apart and self._there(case) and wording.normalised(result.detail) == words
+
+    def _there(self, case: Case) -> bool:
+        return case.strategy in self.strategies and case.device == self.device
 
 
 def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:
@@ -87,15 +101,15 @@ def refusal(case: Case, result: Result) -> Known | None:
     return None
 
 
-def after(case: Case, result: Result, without: str = "") -> Known | None:
-    """What is known of a case's result: a refusal in documented words, or a failure of the catalogue."""
+def after(case: Case, result: Result, earlier: Iterable[Explains] = (), without: str = "") -> Known | None:
+    """What is known of a case's result: a refusal in documented words, a failure of the catalogue, or a finding."""
     if refused := refusal(case, result):
         return refused
     match, _ = of_check.recognised(result)
     # Others raise an error in the same words: those of a failure count if the model has what it is about.
     if match and match.failure.name != without and (match.failure.recognition.model.any_of or match.sure == CERTAIN):
         return Known(FAILURE, match.failure.name)
-    return None
+    return next((Known(FINDING, each.name) for each in earlier if each.ended(case, result)), None)
 
 
 def is_failure(case: Case, result: Result, name: str) -> bool:

@@ -150,7 +150,7 @@ class Search:
                 self.holding.answer(Question(None, case), self.look)
             else:
                 self.funnel[Stage.DIFFER] += 1
-                if why := known.after(case, result, self.without):
+                if why := known.after(case, result, self.earlier, self.without):
                     self.known[case] = why
                     self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
@@ -231,10 +231,9 @@ class Search:
             self.once[case.words] = kind(self.results[case.cell])
             self.funnel[Stage.TRAIN_AGAIN] += 1
             return
-        why = known.before(shrunk.case, self.earlier, self.without) or known.after(
-            shrunk.case, shrunk.result, self.without
-        )
-        if why:
+        case, result = shrunk.case, shrunk.result
+        by_features = known.before(case, self.earlier, self.without)
+        if why := by_features or known.after(case, result, self.earlier, self.without):
             self.known[shrunk.case] = why
             self.funnel[Stage.KNOWN_ONCE_SMALL] += 1
             return

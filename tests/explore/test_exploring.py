@@ -176,6 +176,19 @@ def test_an_earlier_finding_explains_its_features_under_its_strategies():
     assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
 
 
+def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
+    """Breaks when one failure is a finding for each feature that leads to it, or a common message hides others."""
+    traceback = "CheckpointException: on rank 1: " + "File a.py, line 7, in load: " * 5 + "Missing key: optimizer.state"
+    case = Case(Program.of(0, {"shape": "one", "between": "reloading"}), "fsdp1-full")
+    for words, known_as in ((traceback, known.Known(known.FINDING, "seen_before")), ("ValueError: no", None)):
+        explains = [Explains("seen_before", (("life", "resumed"),), ("fsdp1-full",), error=words)]
+        ended = of(case, Judgement(Outcome.RAISES, Signature.OTHER, words.replace("line 7", "line 8")))
+        assert known.before(case, explains) is None and known.after(case, ended, explains) == known_as
+        assert known.after(replace(case, strategy="ddp"), ended, explains) is None
+    other = of(case, Judgement(Outcome.RAISES, Signature.OTHER, f"{traceback} of another kind"))
+    assert known.after(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
+
+
 def test_a_documented_refusal_is_no_finding():
     """Breaks when an engine is blamed for what it says that it doesn't do."""
     case = Case(Program.of(0, {"zero.prescale_gradients": True}), "zero2")
