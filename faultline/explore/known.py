@@ -12,7 +12,7 @@ from faultline.explore.case import Case
 from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
 from faultline.observations import wording
 from faultline.observations.matching import CERTAIN
-from faultline.programs import truth
+from faultline.programs import rules, truth
 from faultline.programs.program import VALUES
 from faultline.programs.settings import TRAINER
 from faultline.runs.results import Result
@@ -59,8 +59,8 @@ class Explains:
 
 def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:
     """Features that are known to go wrong together, but for the failure `without`: programs near them are drawn."""
-    rules = [*((rule.where, rule.failure) for rule in truth.RULES), *((r.where, r.failure) for r in TRAINING)]
-    wheres: list[Mapping[str, Any]] = [where for where, failure in rules if not without or failure != without]
+    of_all = [*((r.where, r.failure) for r in rules.RULES), *((r.where, r.failure) for r in TRAINING)]
+    wheres: list[Mapping[str, Any]] = [where for where, failure in of_all if not without or failure != without]
     wheres += [dict(each.features) for each in earlier]
     every = [{name: _one(name, wanted) for name, wanted in where.items() if name in VALUES} for where in wheres]
     chosen = [{name: value for name, value in each.items() if value != VALUES[name][0]} for each in every]
@@ -87,7 +87,7 @@ def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known 
     return next((Known(FINDING, each.name) for each in earlier if each.holds(case)), None)
 
 
-def _of_model(case: Case) -> Sequence[truth.Rule]:
+def _of_model(case: Case) -> Sequence[rules.Rule]:
     """What is known of a spec's model, which trainers of TRL don't train."""
     return () if case.program.in_trl else truth.known(case.program.spec, case.strategy)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.text import matches
-from faultline.programs import truth
+from faultline.programs import rules
 from faultline.programs.program import Program
 from faultline.programs.settings import SETTINGS
 
@@ -29,7 +29,7 @@ class Rule:
 
     def holds(self, program: Program, strategy: str) -> bool:
         """Whether a program has all of the features, under one of the strategies."""
-        return matches(strategy, self.strategies) and truth.has(self.where, program.value)
+        return matches(strategy, self.strategies) and rules.has(self.where, program.value)
 
 
 def refusal(strategies: str, words: str, link: str) -> Refusal:

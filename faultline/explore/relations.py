@@ -11,7 +11,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import FLOOR, TOLERANCE
 from faultline.explore.case import Case
 from faultline.explore.shrinking import Look, all_of
-from faultline.programs import drawing, truth
+from faultline.programs import drawing, rules
 from faultline.programs.program import VALUES, Program
 from faultline.programs.settings import SAMPLING, SETTINGS
 from faultline.ranks.report import Measure, Sketch
@@ -40,7 +40,7 @@ class Relation:
     def twin(self, case: Case) -> Case | None:
         """The case that a case is to be held against; None where the relation says nothing of it."""
         program = case.program
-        if not truth.has(self.where, program.value) or case.strategy == self.strategy:
+        if not rules.has(self.where, program.value) or case.strategy == self.strategy:
             return None
         changed = self.replacement(case) if callable(self.replacement) else self.replacement
         wanted = {**program.features, **changed}

@@ -1,6 +1,7 @@
 """Models and trainings made from a spec, with what every engine is known to do with them.
 
-For others: `drawing`, `faulty`, `fault`, `files`, `in_trl`, `program`, `sampling`, `settings`, `training`, `truth`.
+For others: `drawing`, `faulty`, `fault`, `files`, `in_trl`, `program`, `rules`, `sampling`, `settings`, `training`,
+`truth`.
 
 The files that `files` writes import `build`, `ways` and `inject`, in the ranks.
 """

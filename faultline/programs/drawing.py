@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, count
 from typing import Any
 
+from faultline.programs import rules
 from faultline.programs import spec as specs
-from faultline.programs import truth
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import sensible as sensible_model
 from faultline.programs.settings import SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
@@ -221,7 +221,7 @@ def sensible(program: Program) -> Program:
 
 def _without(program: Program) -> Program:
     for where, without in SENSELESS:
-        if not without.isdisjoint(program.features) and truth.has(where, program.value):
+        if not without.isdisjoint(program.features) and rules.has(where, program.value):
             program = program.with_only(name for name, _ in program.chosen if name not in without)
     model = sensible_model(program.spec)
     remaining = {name: value for name, value in program.chosen if name not in specs.VALUES}

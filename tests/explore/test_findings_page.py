@@ -85,7 +85,9 @@ def test_planted_faults_are_counted_by_kind_over_all_explorations():
     one, other = (replace(NUMBERS, by_kind={"bit": seen}) for seen in ({"ranks-differ": 2, "": 1}, {"ranks-differ": 3}))
     [_, _, line, none, *_] = overview.planted([NUMBERS, one, other])
     assert line == "| bit: one rank's weights differ in one bit | 5 of 6 | 5 ranks-differ |"
-    assert none == "| buffer: one rank starts with another buffer | 0 of 0 |  |", "a kind that was never drawn is not hidden"
+    assert none == "| buffer: one rank starts with another buffer | 0 of 0 |  |", (
+        "a kind that was never drawn is not hidden"
+    )
     assert overview.planted([NUMBERS]) == []
 
 
