@@ -22,6 +22,7 @@ class Trace:
     `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them. `buffers`
     are this rank's after each step, from `held` on, and `entered` as a step's first forward pass began. A reference has
     in `shares`, for each step, those that the forward pass of each rank's rows leaves behind, where that was seen.
+    `unsaved` are those that no checkpoint has, before the first step.
     `logged` are the norms of all gradients that an engine gave.
     """
 
@@ -30,6 +31,7 @@ class Trace:
     weights: list[Tensors] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
     held: Tensors = field(default_factory=dict)
+    unsaved: Tensors = field(default_factory=dict)
     buffers: list[Tensors] = field(default_factory=list)
     entered: list[Tensors] = field(default_factory=list)
     shares: list[list[Tensors]] = field(default_factory=list)
@@ -123,11 +125,15 @@ def started(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
     return apart
 
 
-def drawn(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
-    """As `started`, of the buffers that the first forward pass got."""
+def drawn(trace: Trace, reference: Trace, precision: str, wrong: bool) -> dict[str, float]:
+    """As `started`, of the buffers that the first forward pass got.
+
+    What no checkpoint has counts if a run is `wrong`: a rank may hold what is its own, such as its number.
+    """
     first, apart = (trace.entered or [trace.held])[0], {}
-    for name, want in reference.held.items():
-        have = trace.held.get(name)
+    mine = {**trace.held, **trace.unsaved}
+    for name, want in {**reference.held, **(reference.unsaved if wrong else {})}.items():
+        have = mine.get(name)
         if have is None or have.shape != want.shape or not torch.equal(have, first.get(name, have)):
             continue
         off, size = _apart(have, want), _size(want)

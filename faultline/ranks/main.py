@@ -82,11 +82,12 @@ def _run(job: Job, report: Report) -> None:
     finally:
         if run.trace.weights:
             report.started = compare.started(run.trace, reference, cell.precision)
-            report.drawn = compare.drawn(run.trace, reference, cell.precision)
             report.before = HALF if job.half == SECOND else 0
             report.steps = compare.compare(
                 *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
             )
+            wrong = any(step.bad for step in report.steps)
+            report.drawn = compare.drawn(run.trace, reference, cell.precision, wrong)
             report.compared = tuple(
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
@@ -154,7 +155,8 @@ def train_scenario(run: Run) -> None:
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
     here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
-    report.evidence["built"] = compare.digest(compare.copy(here | state.buffers(built.model)))
+    here |= state.buffers(built.model) | state.buffers(built.model, saved=False)
+    report.evidence["built"] = compare.digest(compare.copy(here))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)
     report.evidence["checkpointing_set"] = checkpointing.configured(built.model)
     tied = observer.tied(built.model)
@@ -167,6 +169,7 @@ def train_scenario(run: Run) -> None:
         report.evidence["second"] = accelerate.placement(built.second(wrapped.accelerator))
     trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
     trace.held.update(compare.copy(state.buffers(wrapped.model)))
+    trace.unsaved.update(compare.copy(state.buffers(wrapped.model, saved=False)))
     if statistics := state.batch_statistics(built.model):
         report.evidence["batch_statistics"] = statistics
     entry = state.Entry(built.model, compare.copy, report.rank)

@@ -17,12 +17,12 @@ RANKS = 2  # by whose rows a scenario's buffers are distinguished: the usual wor
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that a checkpoint has, each once, by the names that the bare model has for them."""
+def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tensor]:
+    """The buffers that a checkpoint has, or those that it hasn't, each once, by the names that the bare model has."""
     by_place: dict[int, tuple[str, torch.Tensor]] = {}
     for prefix, module in model.named_modules():
         for name, tensor in module._buffers.items():
-            if tensor is not None and name not in module._non_persistent_buffers_set:
+            if tensor is not None and (name not in module._non_persistent_buffers_set) is saved:
                 by_place.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
     return dict(by_place.values())
 

@@ -16,7 +16,8 @@ CLOSE = 0.01  # how far a factor may be from the number that it is taken for
 def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) -> Finding:
     """What is wrong with the numbers of a cell; `order` are the modules in the order of their calls, if it is known."""
     unmoved = sorted({name for report in reports for name in never_moved(report)})
-    apart = tuple(buffers_apart(reports))[:NAMES]
+    drawn = [name for report in reports for name in report.drawn]
+    apart = tuple(dict.fromkeys([*buffers_apart(reports), *drawn]))[:NAMES]
     return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart)
 
 

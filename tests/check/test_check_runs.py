@@ -191,6 +191,9 @@ def test_a_buffer_that_ranks_draw_unlike_is_a_start_and_no_drift(run, strategy):
         return
     assert (result.outcome, result.signature) == ("diverges", "start-differs")
     assert result.detail.startswith("ranks start with different buffers: projection differs by ")
+    unsaved = run("other_unsaved_buffer_on_each_rank", strategy)
+    assert unsaved.detail.startswith("ranks start with different buffers: projection differs by ")
+    assert run("numbered_ranks", strategy).outcome == "trains", "what changes nothing is a rank's own"
     lines = next_steps.same_start(findings.Group((findings.Form((result,), ""),)))
     assert any("broadcast(buffer, 0)" in line for line in lines)
 

@@ -63,6 +63,20 @@ def other_buffer_on_each_rank():
     return model, loss, batch()
 
 
+def other_unsaved_buffer_on_each_rank():
+    """The same with a buffer that no checkpoint has."""
+    model, _, rows = other_buffer_on_each_rank()
+    model._non_persistent_buffers_set.add("projection")
+    return model, loss, rows
+
+
+def numbered_ranks():
+    """Each rank holds its number in a buffer that no checkpoint has, and nothing depends on it."""
+    model = Model()
+    model.register_buffer("rank", torch.tensor(float(os.environ.get("RANK", "0"))), persistent=False)
+    return model, loss, batch()
+
+
 class Lists(Model):
     """Its layers are lists of parts."""
 
