@@ -27,6 +27,7 @@ from tests.support import entries
 
 RARE = (  # hardly ever drawn
     Spec(no_grad="target", state="average"),  # DDP broadcasts no buffers after a forward pass without gradients
+    Spec(output="dataclass", frozen="biases", method="model", checkpoint="non-reentrant"),  # hooks see no dataclass
     Spec(block="experts", dtype="complex"),  # of FSDP2's units, the root has only the complex parameter
 )
 CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
