@@ -1,7 +1,7 @@
 """What a failure's file builds for the ranks, and the plain loops that train it."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,8 @@ class Scenario:
     `sgd`, once the model is wrapped (DeepSpeed wants it before). `loop(wrapped)` changes what the loop does with an
     engine, such as clipping before the step. `before_step(model, step)` runs between the steps; a bare model that it
     gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose micro-batches are the
-    `shares` of so many ranks gives each of them the same state of the model to begin with.
+    `shares` of so many ranks gives each of them the same state of the model to begin with, and of what the loss keeps
+    `beside` it. `whole(model)` is how far the loss of all rows is from the mean of the ranks' losses.
 
     In a life that is resumed, `keep(save, wrapped, folder)` and `resume(load, wrapped, folder)` are there where a loop
     has a checkpoint of its own. Every rank calls them. `save()` and `load()` are what the engine's users do.
@@ -55,6 +56,8 @@ class Scenario:
     accelerate: bool = False
     micro_batches: int = 1
     shares: int = 0
+    beside: Sequence[Any] = ()
+    whole: Callable[[Any], float] | None = None
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     loop: Callable[[Any], Any] | None = None

@@ -61,7 +61,9 @@ def by_itself(result: Result) -> bool:
 def differs_by_cache(result: Result) -> bool:
     """Whether a cell first differs in the forward pass of a model in which each rank's rows leave something else."""
     first = result.finding.first
-    return bool(result.checked.facts.left_unlike and first and first.phase == "forward")
+    unlike = result.checked.facts.left_unlike
+    of_loss = any(name.startswith("loss.") for name in unlike)  # which shows in the gradients alone
+    return bool(unlike and first and (first.phase == "forward" or (of_loss and first.phase == "backward")))
 
 
 def moved_by_hand(result: Result) -> bool:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from faultline import strategies
 from faultline.base.text import here
-from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
 from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_hand
+from faultline.check.remarks import within
 from faultline.runs.results import Result
 
 FEW = 5  # failures that do the same: of more, nobody learns anything
@@ -24,13 +25,17 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
     if group.match:
         return [*agreeing(results), *(involved(group) if silent else [])]
+    unlike = unlike_modules(group)
     lines = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
     lines += [*resumed(group), *agreeing(results)]
     if not silent:
         return lines
     lines += involved(group)
-    by_itself = moved_by_hand(one) or (one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS)
-    names = [] if by_itself else [failure.name for failure in as_silent(one)]  # all are of what is trained
+    every = dict.fromkeys(failure.name for form in group.forms for each in form.results for failure in as_silent(each))
+    names = [*every] if len(every) <= FEW else [failure.name for failure in as_silent(one)]
+    resumes = one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS
+    if unlike or resumes or moved_by_hand(one):  # failures are of what is trained, and of what all ranks run
+        names = []
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
@@ -109,15 +114,28 @@ def gathered(results: Sequence[Result]) -> list[str]:
 
 
 def unlike_modules(group: Group) -> list[str]:
-    """What ranks need that run different modules, where that ended in a crash or a hang: collectives don't match."""
-    ended = [result for form in group.forms for result in form.results if result.outcome in ("crashes", "hangs")]
-    names = dict.fromkeys(name for result in ended for name in (*result.checked.facts.unequal, *result.checked.by_rank))
+    """What ranks need that run different modules, of which collectives don't match or a rank brings no gradient.
+
+    Of what has a name and is no crash or hang, the failure's remedies say that.
+    """
+    every = [result for form in group.forms for result in form.results]
+    ended = [result for result in every if result.outcome in ("crashes", "hangs")]
+    silent = [result for result in every if not group.match and concerns_unlike(result)]
+    of_these = ended or silent
+    names = dict.fromkeys(n for result in of_these for n in (*result.checked.facts.unequal, *result.checked.by_rank))
+    if not names:
+        return []
+    so = "so that their collectives don't match" if ended else "and one without them brings no gradient of theirs"
     how = "run all of them on every rank, and add 0 times what isn't needed to the loss"
-    return (
-        [f"ranks run different modules ({some([*names])}), so that their collectives don't match: {how}"]
-        if names
-        else []
-    )
+    return [f"ranks run different modules ({some([*names])}), {so}: {how}"]
+
+
+def concerns_unlike(result: Result) -> bool:
+    """Whether a silent cell is wrong in a module that some ranks don't run."""
+    modules = (*result.checked.facts.unequal, *result.checked.by_rank)
+    first = result.finding.first
+    wrong = [*(name.rpartition(".")[0] for name in result.finding.unmoved), *([first.module] if first else [])]
+    return result.outcome == Outcome.DIVERGES and any(within(each, name) for each in wrong for name in modules)
 
 
 def same_start(group: Group) -> list[str]:

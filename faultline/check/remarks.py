@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from faultline.base.text import one_line
+from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off
 from faultline.ranks.report import Facts
 from faultline.runs.results import Result
+
+NOTHING = 1e-3  # of a loss: so much is rounding
 
 
 def of_model(facts: Facts) -> list[str]:
@@ -48,6 +50,20 @@ def of_model(facts: Facts) -> list[str]:
             "hold complex numbers, which some engines refuse: a real parameter with a last dimension of 2, and"
             " `torch.view_as_complex` in the forward pass, trains everywhere",
         ),
+        (
+            facts.sparse,
+            "get sparse gradients, which only some engines take: `sparse=False` trains everywhere",
+        ),
+        (
+            facts.hooked,
+            "have hooks on their gradients: FSDP gives the model other parameters, on which these hooks don't run. What"
+            " an autograd function changes in the forward pass is changed everywhere",
+        ),
+        (
+            facts.of_loss,
+            "are parameters of the loss and not of the model: no engine reduces their gradients, and nothing here"
+            " trains or compares them. Put them into the model",
+        ),
         (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
         (
             facts.read_outside,
@@ -59,6 +75,17 @@ def of_model(facts: Facts) -> list[str]:
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
         lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
+    if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
+        lines.append(
+            f"the loss of all rows at once is {percent(facts.whole_apart)} from the mean of the ranks' losses, as with"
+            " a mean over uneven tokens, or negatives from the batch: ranks train on that mean, and so does the single"
+            " process here"
+        )
+    if facts.units and (facts.moved_by_hand or facts.without_root or facts.read_outside):
+        lines.append(
+            f"under FSDP, each {' and each '.join(map(one_line, facts.units))} is a unit of its own here: where these"
+            " are sharded with others, what is read or moved outside of a forward pass may do otherwise"
+        )
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     if facts.checkpointing != "off":

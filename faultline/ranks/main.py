@@ -155,7 +155,7 @@ def train_scenario(run: Run) -> None:
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
     here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
-    here |= state.buffers(built.model) | state.buffers(built.model, saved=False)
+    here |= state.buffers(built.model) | state.unsaved(built.model)
     report.evidence["built"] = compare.digest(compare.copy(here))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)
     report.evidence["checkpointing_set"] = checkpointing.configured(built.model)
@@ -169,12 +169,12 @@ def train_scenario(run: Run) -> None:
         report.evidence["second"] = accelerate.placement(built.second(wrapped.accelerator))
     trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
     trace.held.update(compare.copy(state.buffers(wrapped.model)))
-    trace.unsaved.update(compare.copy(state.buffers(wrapped.model, saved=False)))
+    trace.unsaved.update(compare.copy(state.unsaved(wrapped.model)))
     if statistics := state.batch_statistics(built.model):
         report.evidence["batch_statistics"] = statistics
     entry = state.Entry(built.model, compare.copy, report.rank)
     shares = state.Shares(built, compare.copy) if run.setup.reference else None
-    watch = checkpointing.Watch(built.model)
+    watch, apart = checkpointing.Watch(built.model), 0.0
     try:
         if run.half == SECOND:
             life.load(run, built, wrapped)
@@ -206,6 +206,8 @@ def train_scenario(run: Run) -> None:
                 saved.save(run, wrapped, tied)
         if run.half == FIRST:
             life.save(run, built, wrapped)
+        if shares and built.whole:
+            apart = built.whole(wrapped.model)
     finally:
         watch.close()
         report.evidence |= watch.evidence()
@@ -213,7 +215,8 @@ def train_scenario(run: Run) -> None:
             trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
             left = {"left_unlike": tuple(shares.unlike), "not_saved": tuple(shares.not_saved)} if shares else {}
-            report.facts = replace(built.observer.facts(), batch_statistics=normalising, **left)
+            facts = replace(built.observer.facts(), batch_statistics=normalising, **left)
+            report.facts = replace(facts, whole_apart=apart)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

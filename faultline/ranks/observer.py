@@ -29,6 +29,7 @@ class Observer:
         self.share = 0
         self.not_fed: list[str] = []
         self.cast: list[str] = []
+        self.of_loss: list[str] = []
         self.logged: list[float] = []
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
@@ -50,6 +51,8 @@ class Observer:
         self._without_root: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
+        self._sparse: dict[str, None] = {}
+        self._hooked = [name for name, each in model.named_parameters() if each._backward_hooks] if alone else []
         self._entered: dict[str, None] = {}
         self._at_first = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         self._unfrozen: dict[str, None] = {}
@@ -80,6 +83,8 @@ class Observer:
                 self._unfrozen.setdefault(name)
             if parameter.requires_grad and self._gradients.get(name) != "some":
                 gradient = parameter.grad
+                if self._reads and gradient is not None and gradient.layout != torch.strided:
+                    self._sparse.setdefault(name)
                 self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
 
     def _seen(self, module: torch.nn.Module) -> str | None:
@@ -136,6 +141,10 @@ class Observer:
             without_root=tuple(self._without_root),
             overlapping=tuple(overlapping(self._model)) if self._reads else (),
             complex_valued=tuple(name for name, p in there(self._model) if p.is_complex()) if self._reads else (),
+            sparse=tuple(self._sparse),
+            hooked=tuple(self._hooked),
+            of_loss=tuple(self.of_loss),
+            units=tuple(sorted(each.__name__ for each in blocks(self._model))),
             moved_by_hand=tuple(self._by_hand),
             read_outside=tuple(self._reads.outside) if self._reads else (),
             entered=tuple(self._entered),

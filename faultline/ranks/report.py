@@ -117,7 +117,11 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
     - `without_root`: modules that run where the model's own forward pass doesn't
-    - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers
+    - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers;
+      `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
+    - `of_loss`: trainable parameters that the loss has and the model hasn't
+    - `units`: the classes of modules of which FSDP makes units
+    - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to it
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
@@ -143,6 +147,11 @@ class Facts:
     without_root: Names = ()
     overlapping: Names = ()
     complex_valued: Names = ()
+    sparse: Names = ()
+    hooked: Names = ()
+    of_loss: Names = ()
+    units: Names = ()
+    whole_apart: float = 0.0
     moved_by_hand: Names = ()
     left_unlike: Names = ()
     not_saved: Names = ()

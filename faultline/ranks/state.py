@@ -1,7 +1,8 @@
 """What a model keeps beside what it trains: its buffers, and whatever its forward pass changes of itself."""
 
+import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,13 @@ def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tenso
             if tensor is not None and (name not in module._non_persistent_buffers_set) is saved:
                 by_place.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
     return dict(by_place.values())
+
+
+def unsaved(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that no checkpoint has, and tensors that are attributes of modules, by name."""
+    attributes = ((name, value) for name, (value, _) in named(model, _attributes).items())
+    tensors = {name: local(each.detach()) for name, each in attributes if isinstance(each, torch.Tensor)}
+    return tensors | buffers(model, saved=False)
 
 
 def batch_statistics(model: torch.nn.Module) -> list[str]:
@@ -77,7 +85,7 @@ class Shares:
     """
 
     def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
-        self._model, self._count = built.model, built.shares
+        self._model, self._count, self._beside = built.model, built.shares, built.beside
         self._each = built.micro_batches // built.shares if built.shares else 1
         self._ran = 0
         self._read = lambda: read(buffers(built.model))
@@ -92,8 +100,8 @@ class Shares:
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
-        self._start = Snapshot(self._model) if self._count or self._before else None
-        self._unsaved = not_saved(self._model) if self._count else {}
+        self._start = Snapshot(self._model, beside=self._beside) if self._count or self._before else None
+        self._unsaved = not_saved(self._model) | of_loss(self._beside) if self._count else {}
 
     def ran(self) -> None:
         """After a micro-batch's backward pass."""
@@ -101,10 +109,11 @@ class Shares:
         if not self._count or not self._start or self._ran % self._each:
             return
         self._left.append(self._read())
-        attributes = named(self._model, _attributes)
+        of_loss_now = of_loss(self._beside)
+        attributes = named(self._model, _attributes) | of_loss_now
         if len(self._left) == 1:
-            self._first, self._attributes = Snapshot(self._model), attributes
-            self.not_saved.update(dict.fromkeys(changed(self._unsaved, not_saved(self._model))))
+            self._first, self._attributes = Snapshot(self._model, beside=self._beside), attributes
+            self.not_saved.update(dict.fromkeys(changed(self._unsaved, not_saved(self._model) | of_loss_now)))
         else:
             self.unlike.update(dict.fromkeys(changed(self._attributes, attributes)))
         if len(self._left) < self._count:
@@ -131,7 +140,19 @@ class Shares:
         return self._left
 
 
-def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> Mapping[str, Any]:
+def of_loss(beside: Sequence[Any]) -> dict[str, Any]:
+    """What a loss keeps (see `beside.kept`), as ``loss.NAME``."""
+    held: dict[str, Any] = {}
+    for holder in beside:
+        if isinstance(holder, types.CellType):
+            continue
+        for module in holder.modules() if isinstance(holder, torch.nn.Module) else ():
+            held |= {f"loss.{name}": _copied(tensor) for name, tensor in module._buffers.items()}
+        held |= {f"loss.{name}": value for name, value in _attributes(holder)}
+    return held
+
+
+def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
     """What each module of a model holds, by the names that the bare model has for it."""
     return {
         clean(f"{prefix}.{name}" if prefix else name): value
@@ -140,7 +161,7 @@ def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tup
     }
 
 
-def not_saved(model: torch.nn.Module) -> Mapping[str, Any]:
+def not_saved(model: torch.nn.Module) -> dict[str, Any]:
     """What a model's modules hold that no state dict has: attributes, and buffers with `persistent=False`."""
     return {**named(model, _attributes), **named(model, _not_persistent)}
 
@@ -154,23 +175,32 @@ class Snapshot:
     """The state of a model at this moment, which `restore` puts back in place.
 
     That is every parameter and buffer, and of a module's attributes numbers, texts, tensors, and containers of them.
+    What a loss keeps `beside` the model is put back, too.
     """
 
-    def __init__(self, model: torch.nn.Module, parameters: bool = True) -> None:
+    def __init__(self, model: torch.nn.Module, parameters: bool = True, beside: Sequence[Any] = ()) -> None:
         every = model.parameters() if parameters else ()
         self._parameters = [(p, local(p.data).clone()) for p in every if _there(p)]
-        self._modules = [
-            (module, {name: _copied(b) for name, b in module._buffers.items()}, dict(_attributes(module)))
-            for module in model.modules()
+        holders: list[Any] = []
+        for each in beside:
+            holders += each.modules() if isinstance(each, torch.nn.Module) else [each]
+        cells = [each for each in holders if isinstance(each, types.CellType)]
+        self._cells = [(cell, _copied(cell.cell_contents)) for cell in cells if _has_state(cell)]
+        self._modules: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+            (module, {name: _copied(b) for name, b in _buffers(module).items()}, dict(_attributes(module)))
+            for module in (*model.modules(), *(each for each in holders if not isinstance(each, types.CellType)))
         ]
 
     def restore(self) -> None:
         for parameter, value in self._parameters:
             local(parameter.data).copy_(value)
+        for cell, value in self._cells:
+            cell.cell_contents = _restored(value)
         for module, known, attributes in self._modules:
-            for name in [name for name in module._buffers if name not in known]:
-                del module._buffers[name]
-            module._buffers.update({name: _restored(value) for name, value in known.items()})
+            held = _buffers(module)
+            for name in [name for name in held if name not in known]:
+                del held[name]
+            held.update({name: _restored(value) for name, value in known.items()})
             for name in [name for name, _ in _attributes(module) if name not in attributes]:
                 delattr(module, name)
             for name, value in attributes.items():
@@ -181,7 +211,20 @@ def _there(parameter: torch.nn.Parameter) -> bool:
     return not torch.nn.parameter.is_lazy(parameter)
 
 
-def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def _buffers(holder: Any) -> dict[str, Any]:
+    """The buffers of a module; an object that is none has none."""
+    return holder._buffers if isinstance(holder, torch.nn.Module) else {}
+
+
+def _has_state(cell: types.CellType) -> bool:
+    """Whether a variable of a closure holds what a call may change, or another number."""
+    try:
+        return isinstance(cell.cell_contents, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque))
+    except ValueError:  # it is not filled yet
+        return False
+
+
+def _attributes(module: Any) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if name not in OF_TORCH and isinstance(value, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque)):
             yield name, _copied(value)

@@ -84,7 +84,7 @@ class Reader(TrainerCallback):
         if run.half != SECOND:  # which begins with what was loaded; it counts from where the first half began
             run.trace.initial.update(compare.copy(self.strategy.parameters(trainer.model_wrapped)))
             run.trace.held.update(compare.copy(state.buffers(trainer.model_wrapped)))
-            run.trace.unsaved.update(compare.copy(state.buffers(trainer.model_wrapped, saved=False)))
+            run.trace.unsaved.update(compare.copy(state.unsaved(trainer.model_wrapped)))
         if statistics := state.batch_statistics(trainer.model):
             evidence["batch_statistics"] = statistics
         self.entry.expect()

@@ -338,6 +338,11 @@ def test_ranks_that_run_different_modules_are_told_what_to_do():
     facts = replace(FACTS, unequal=("exit",))
     crashed = of(entry("crashes", "check/model/zero3/off/fp32/w2/cpu"), facts)
     [group] = findings.groups([crashed])
+    silent = of(entry("diverges", finding=Finding(unmoved=("exit.weight",), unmoved_count=1)), facts)
+    [silent] = unlike_modules(findings.groups([silent])[0])
+    assert "0 times" in silent and "collectives" not in silent
+    elsewhere = of(entry("diverges", finding=Finding(unmoved=("other.weight",), unmoved_count=1)), facts)
+    assert not unlike_modules(findings.groups([elsewhere])[0])
     [line] = unlike_modules(group)
     assert line.startswith("ranks run different modules (exit)") and "0 times" in line
     [other] = findings.groups([of(entry("raises", detail="E: x", ranks=(error("E: x"),)), facts)])

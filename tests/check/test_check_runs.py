@@ -198,6 +198,29 @@ def test_a_buffer_that_ranks_draw_unlike_is_a_start_and_no_drift(run, strategy):
     assert any("broadcast(buffer, 0)" in line for line in lines)
 
 
+@pytest.mark.parametrize("model", ["counts_in_its_loss", "counts_in_a_closure"])
+def test_what_a_loss_keeps_moves_once_in_a_step(run, model):
+    """Breaks when a schedule in the loss moves once for each rank in one process, and a healthy model is wrong."""
+    result = run(model, "fsdp2")
+    assert result.outcome == "trains", result.detail
+    assert any(name.startswith("loss.") for name in result.checked.facts.not_saved) is (model == "counts_in_its_loss")
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("weights_in_its_loss", "are parameters of the loss and not of the model"),
+        ("negatives_of_the_batch", "from the mean of the ranks' losses"),
+        ("healthy", ""),
+    ],
+)
+def test_what_no_gradient_shows_is_said_of_the_loss(run, model, text):
+    """Breaks when agreement with one process is taken for that with the loss of all rows, or for trained weights."""
+    result = run(model)
+    said = " ".join(remarks.of_model(result.checked.facts))
+    assert result.outcome == "trains" and (text in said if text else said == "")
+
+
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
     """Breaks when a batch that is read from a file is looked for in the clone."""
     monkeypatch.chdir(tmp_path)

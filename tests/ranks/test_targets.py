@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -15,9 +16,9 @@ from torch import nn
 from transformers import BatchEncoding
 
 from faultline.base.errors import Impossible
-from faultline.ranks import compare, observer
+from faultline.ranks import compare, observer, state
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import rows, shrink, target
+from faultline.ranks.own_model import beside, rows, shrink, target
 from faultline.strategies.shared import units
 from tests.support import own_models
 
@@ -438,3 +439,33 @@ def test_parameters_that_share_elements_are_seen_and_neighbours_are_not():
     model["tied"] = model["first"]
     model["none"] = torch.nn.Parameter(torch.empty(0, 4))
     assert observer.overlapping(model) == ["first", "second"]
+
+
+def test_what_a_loss_keeps_is_put_back():
+    """Breaks when a counter in a loss, or in a variable of its function, moves once for each rank in one process."""
+    model, inner, calls, number = torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1), [], 0
+
+    class Loss:
+        def __init__(self):
+            self.steps = 0
+
+        def __call__(self, model, rows):
+            nonlocal number
+            self.steps, number = self.steps + 1, number + 1
+            calls.append(inner(rows))
+            return model(rows).mean()
+
+    made = Loss()
+    kept = beside.kept(partial(made), model)
+    before = state.Snapshot(model, beside=kept)
+    made(model, torch.ones(2, 1))
+    assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (1, 1, 1, 1)
+    before.restore()
+    assert made.steps == 0, "an attribute"
+    seen = beside.kept(made.__call__, model)
+    assert inner in seen and model not in seen and not any(isinstance(each, torch.Tensor) for each in seen)
+    again = state.Snapshot(model, beside=seen)
+    made(model, torch.ones(2, 1))
+    again.restore()
+    assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (0, 1, 1, 1)
+    assert beside.parameters(made.__call__, model) == ["weight", "bias"]

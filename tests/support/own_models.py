@@ -70,6 +70,49 @@ def other_unsaved_buffer_on_each_rank():
     return model, loss, rows
 
 
+class Warming(nn.Module):
+    """A loss that counts its calls, and is scaled by them: on each rank it counts once in a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, model, rows):
+        self.calls += 1
+        return loss(model, rows) * self.calls
+
+
+def counts_in_its_loss():
+    return Model(), Warming(), batch()
+
+
+def counts_in_a_closure():
+    calls, number = [], 0
+
+    def scaled(model, rows):
+        nonlocal number
+        calls.append(1)
+        number += 1
+        return loss(model, rows) * (len(calls) + number)
+
+    return Model(), scaled, batch()
+
+
+def weights_in_its_loss():
+    weights = nn.Linear(4, 4)
+    return Model(), lambda model, rows: nn.functional.cross_entropy(weights(model(rows["x"])), rows["y"]), batch()
+
+
+def negatives_of_the_batch():
+    """Each row against all others that the rank has."""
+
+    def contrast(model, rows):
+        out = model(rows["x"])
+        return nn.functional.cross_entropy(out @ out.T * 9, torch.arange(len(out)))
+
+    return Model(), contrast, batch()
+
+
 def numbered_ranks():
     """Each rank holds its number in a buffer that no checkpoint has, and nothing depends on it."""
     model = Model()

@@ -9,6 +9,7 @@ import torch
 
 from faultline.base.errors import Refused
 from faultline.ranks.observer import Observer, tensors
+from faultline.ranks.state import Snapshot
 from faultline.scenario import mapped, to
 from faultline.strategies import ROWS, Setup
 
@@ -64,6 +65,48 @@ def loss_of(
         shares.clear()
     # A rank whose rows reach nothing that is trained has no part in the step, and is no error of one process.
     return number if number.requires_grad else number + torch.zeros((), requires_grad=True, device=number.device)
+
+
+def whole_apart(
+    loss: Callable[..., Any],
+    observer: Observer,
+    setup: Setup,
+    give: Callable[[int, int, int], Rows],
+    world: int,
+    beside: Sequence[Any],
+    model: Any,
+) -> float:
+    """How far the loss of all ranks' rows at once is from the mean of the ranks' losses, relative to the larger one.
+
+    It is far where rows are seen together, as by a mean over tokens or by negatives of the batch. Each pass begins with
+    one state of the model, and of what its loss keeps `beside` it. Where rows can't be put together, or the model takes
+    no more of them, nothing is known, which is 0.
+    """
+    every = [give(rank, 0, 1).batch for rank in range(world)]
+    start = Snapshot(model, beside=beside)
+
+    def take(rank: int, batch: Any) -> float:
+        start.restore()
+        return loss_of(loss, observer, setup, None, model, Rows(rank, batch)).item()
+
+    try:
+        with torch.no_grad():
+            mean = sum(take(rank, batch) for rank, batch in enumerate(every)) / world
+            whole = take(0, joined(every))
+        return abs(whole - mean) / (max(abs(whole), abs(mean)) or 1.0)
+    except Exception:  # noqa: BLE001 - a batch of another size is nobody's promise
+        return 0.0
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """The rows of several batches as one; what is no row, such as a number, is that of the first."""
+    columns = iter([*zip(*map(tensors, batches), strict=True)])
+
+    def together(tensor: torch.Tensor) -> torch.Tensor:
+        parts = next(columns)
+        return torch.cat(parts) if tensor.ndim else tensor
+
+    return mapped(batches[0], together)
 
 
 def trainable(shares: Sequence[Share]) -> None:

@@ -20,7 +20,7 @@ from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer, tied
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import rows, shrink
+from faultline.ranks.own_model import beside, rows, shrink
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
@@ -57,16 +57,21 @@ class Module:
         if loss is None:
             loss = own_model_batch.loss
             batch, observer.not_fed = own_model_batch.of(model)
+        observer.of_loss = beside.parameters(loss, model)
         shares = self.target.world_size if setup.reference else 0
+        kept = beside.kept(loss, model)
+        give = partial(rows.of, batch, self.target.world_size)
         return Scenario(
             model,
             partial(rows.loss_of, loss, observer, setup, [] if shares else None),
-            partial(rows.of, batch, self.target.world_size),
+            give,
             checkpoint=checkpoint,
             observer=observer,
             optimizer=of_all,
             micro_batches=shares or 1,
             shares=shares,
+            beside=kept,
+            whole=partial(rows.whole_apart, loss, observer, setup, give, shares, kept) if shares > 1 else None,
         )
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:

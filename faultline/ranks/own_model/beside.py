@@ -1,0 +1,62 @@
+"""What a loss keeps beside the model: modules, objects and variables whose state a call of it may change."""
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+DEEPEST = 3  # from a loss to what it holds
+
+
+def kept(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[Any]:
+    """The modules, objects with attributes and cells of closures that a loss can reach, but for the model."""
+    inside = {id(module) for module in model.modules()}
+    found: dict[int, Any] = {}
+
+    def look(value: Any, depth: int) -> None:
+        if depth > DEEPEST or id(value) in inside or id(value) in found or isinstance(value, (type, torch.Tensor)):
+            return
+        if isinstance(value, (torch.nn.Module, types.CellType)) or (_is_state(value) and vars(value)):
+            found[id(value)] = value
+        if not isinstance(value, torch.nn.Module):
+            for part in _parts(value):
+                look(part, depth + 1)
+
+    look(loss, 0)
+    return [*found.values()]
+
+
+def parameters(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[str]:
+    """The trainable parameters that a loss has and its model hasn't."""
+    of_model = {id(parameter) for parameter in model.parameters()}
+    return [
+        name
+        for module in kept(loss, model)
+        if isinstance(module, torch.nn.Module)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and id(parameter) not in of_model
+    ]
+
+
+def _is_state(value: Any) -> bool:
+    """Whether an object has attributes of its own that are state: no function, module of Python or container has."""
+    functions = types.FunctionType, types.MethodType, types.BuiltinFunctionType
+    return hasattr(value, "__dict__") and not isinstance(value, (*functions, types.ModuleType, partial))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, types.FunctionType):
+        yield from (*(value.__closure__ or ()), *(value.__defaults__ or ()))
+    elif isinstance(value, types.CellType):
+        try:
+            yield value.cell_contents
+        except ValueError:  # it is not filled yet
+            return
+    elif _is_state(value):
+        yield from vars(value).values()
