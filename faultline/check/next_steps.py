@@ -125,7 +125,7 @@ def unlike_modules(group: Group) -> list[str]:
     names = dict.fromkeys(n for result in of_these for n in (*result.checked.facts.unequal, *result.checked.by_rank))
     if not names:
         return []
-    so = "so that their collectives don't match" if ended else "and one without them brings no gradient of theirs"
+    so = "so that their collectives don't match" if ended else "and one without them brings nothing to their gradients"
     how = "run all of them on every rank, and add 0 times what isn't needed to the loss"
     return [f"ranks run different modules ({some([*names])}), {so}: {how}"]
 

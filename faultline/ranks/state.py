@@ -15,6 +15,7 @@ from faultline.strategies.shared import clean
 
 OF_TORCH = frozenset(vars(torch.nn.Module()))
 RANKS = 2  # by whose rows a scenario's buffers are distinguished: the usual world size
+Values = dict[str, Any]  # what a module or an object holds, by name
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -140,9 +141,9 @@ class Shares:
         return self._left
 
 
-def of_loss(beside: Sequence[Any]) -> dict[str, Any]:
+def of_loss(beside: Sequence[Any]) -> Values:
     """What a loss keeps (see `beside.kept`), as ``loss.NAME``."""
-    held: dict[str, Any] = {}
+    held: Values = {}
     for holder in beside:
         if isinstance(holder, types.CellType):
             continue
@@ -152,7 +153,7 @@ def of_loss(beside: Sequence[Any]) -> dict[str, Any]:
     return held
 
 
-def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> Values:
     """What each module of a model holds, by the names that the bare model has for it."""
     return {
         clean(f"{prefix}.{name}" if prefix else name): value
@@ -161,7 +162,7 @@ def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tup
     }
 
 
-def not_saved(model: torch.nn.Module) -> dict[str, Any]:
+def not_saved(model: torch.nn.Module) -> Values:
     """What a model's modules hold that no state dict has: attributes, and buffers with `persistent=False`."""
     return {**named(model, _attributes), **named(model, _not_persistent)}
 
@@ -186,7 +187,7 @@ class Snapshot:
             holders += each.modules() if isinstance(each, torch.nn.Module) else [each]
         cells = [each for each in holders if isinstance(each, types.CellType)]
         self._cells = [(cell, _copied(cell.cell_contents)) for cell in cells if _has_state(cell)]
-        self._modules: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+        self._modules: list[tuple[Any, Values, Values]] = [
             (module, {name: _copied(b) for name, b in _buffers(module).items()}, dict(_attributes(module)))
             for module in (*model.modules(), *(each for each in holders if not isinstance(each, types.CellType)))
         ]
@@ -211,7 +212,7 @@ def _there(parameter: torch.nn.Parameter) -> bool:
     return not torch.nn.parameter.is_lazy(parameter)
 
 
-def _buffers(holder: Any) -> dict[str, Any]:
+def _buffers(holder: Any) -> Values:
     """The buffers of a module; an object that is none has none."""
     return holder._buffers if isinstance(holder, torch.nn.Module) else {}
 

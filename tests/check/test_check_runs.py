@@ -217,8 +217,8 @@ def test_what_a_loss_keeps_moves_once_in_a_step(run, model):
 def test_what_no_gradient_shows_is_said_of_the_loss(run, model, text):
     """Breaks when agreement with one process is taken for that with the loss of all rows, or for trained weights."""
     result = run(model)
-    said = " ".join(remarks.of_model(result.checked.facts))
-    assert result.outcome == "trains" and (text in said if text else said == "")
+    lines = " ".join(remarks.of_model(result.checked.facts))
+    assert result.outcome == "trains" and (text in lines if text else lines == "")
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):

@@ -456,8 +456,8 @@ def test_what_a_loss_keeps_is_put_back():
             return model(rows).mean()
 
     made = Loss()
-    kept = beside.kept(partial(made), model)
-    before = state.Snapshot(model, beside=kept)
+    held = beside.kept(partial(made), model)
+    before = state.Snapshot(model, beside=held)
     made(model, torch.ones(2, 1))
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (1, 1, 1, 1)
     before.restore()
