@@ -456,13 +456,13 @@ def test_what_a_loss_keeps_is_put_back():
             return model(rows).mean()
 
     made = Loss()
-    held = beside.kept(partial(made), model)
+    held = beside.holders(partial(made), model)
     before = state.Snapshot(model, beside=held)
     made(model, torch.ones(2, 1))
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (1, 1, 1, 1)
     before.restore()
     assert made.steps == 0, "an attribute"
-    seen = beside.kept(made.__call__, model)
+    seen = beside.holders(made.__call__, model)
     assert inner in seen and model not in seen and not any(isinstance(each, torch.Tensor) for each in seen)
     again = state.Snapshot(model, beside=seen)
     made(model, torch.ones(2, 1))

@@ -10,7 +10,7 @@ import torch
 DEEPEST = 3  # from a loss to what it holds
 
 
-def kept(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[Any]:
+def holders(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[Any]:
     """The modules, objects with attributes and cells of closures that a loss can reach, but for the model."""
     inside = {id(module) for module in model.modules()}
     found: dict[int, Any] = {}
@@ -33,7 +33,7 @@ def parameters(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[
     of_model = {id(parameter) for parameter in model.parameters()}
     return [
         name
-        for module in kept(loss, model)
+        for module in holders(loss, model)
         if isinstance(module, torch.nn.Module)
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and id(parameter) not in of_model

@@ -59,7 +59,7 @@ class Module:
             batch, observer.not_fed = own_model_batch.of(model)
         observer.of_loss = beside.parameters(loss, model)
         shares = self.target.world_size if setup.reference else 0
-        kept = beside.kept(loss, model)
+        holders = beside.holders(loss, model)
         give = partial(rows.of, batch, self.target.world_size)
         return Scenario(
             model,
@@ -70,8 +70,8 @@ class Module:
             optimizer=of_all,
             micro_batches=shares or 1,
             shares=shares,
-            beside=kept,
-            whole=partial(rows.whole_apart, loss, observer, setup, give, shares, kept) if shares > 1 else None,
+            beside=holders,
+            whole=partial(rows.whole_apart, loss, observer, setup, give, shares, holders) if shares > 1 else None,
         )
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
