@@ -13,19 +13,19 @@ DEEPEST = 3  # from a loss to what it holds
 def holders(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[Any]:
     """The modules, objects with attributes and cells of closures that a loss can reach, but for the model."""
     inside = {id(module) for module in model.modules()}
-    found: dict[int, Any] = {}
+    reached: dict[int, Any] = {}
 
     def look(value: Any, depth: int) -> None:
-        if depth > DEEPEST or id(value) in inside or id(value) in found or isinstance(value, (type, torch.Tensor)):
+        if depth > DEEPEST or id(value) in inside or id(value) in reached or isinstance(value, (type, torch.Tensor)):
             return
         if isinstance(value, (torch.nn.Module, types.CellType)) or (_is_state(value) and vars(value)):
-            found[id(value)] = value
+            reached[id(value)] = value
         if not isinstance(value, torch.nn.Module):
             for part in _parts(value):
                 look(part, depth + 1)
 
     look(loss, 0)
-    return [*found.values()]
+    return [*reached.values()]
 
 
 def parameters(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[str]:
