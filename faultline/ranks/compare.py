@@ -131,9 +131,9 @@ def drawn(trace: Trace, reference: Trace, precision: str, wrong: bool) -> dict[s
     What no checkpoint has counts if a run is `wrong`: a rank may hold what is its own, such as its number.
     """
     first, apart = (trace.entered or [trace.held])[0], {}
-    mine = {**trace.held, **trace.unsaved}
+    here = {**trace.held, **trace.unsaved}
     for name, want in {**reference.held, **(reference.unsaved if wrong else {})}.items():
-        have = mine.get(name)
+        have = here.get(name)
         if have is None or have.shape != want.shape or not torch.equal(have, first.get(name, have)):
             continue
         off, size = _apart(have, want), _size(want)
