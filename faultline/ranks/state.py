@@ -147,8 +147,9 @@ def of_loss(beside: Sequence[Any]) -> Values:
     for holder in beside:
         if isinstance(holder, types.CellType):
             continue
-        for module in holder.modules() if isinstance(holder, torch.nn.Module) else ():
-            held |= {f"loss.{name}": _copied(tensor) for name, tensor in module._buffers.items()}
+        if isinstance(holder, torch.nn.Module):
+            frozen = ((name, each) for name, each in holder.named_parameters() if not each.requires_grad)
+            held |= {f"loss.{name}": _copied(tensor) for name, tensor in (*holder.named_buffers(), *frozen)}
         held |= {f"loss.{name}": value for name, value in _attributes(holder)}
     return held
 
@@ -180,7 +181,8 @@ class Snapshot:
     """
 
     def __init__(self, model: torch.nn.Module, parameters: bool = True, beside: Sequence[Any] = ()) -> None:
-        every = model.parameters() if parameters else ()
+        modules = [model, *(each for each in beside if isinstance(each, torch.nn.Module))]
+        every = [parameter for module in modules for parameter in module.parameters()] if parameters else []
         self._parameters = [(p, local(p.data).clone()) for p in every if _there(p)]
         holders: list[Any] = []
         for each in beside:

@@ -444,6 +444,8 @@ def test_parameters_that_share_elements_are_seen_and_neighbours_are_not():
 def test_what_a_loss_keeps_is_put_back():
     """Breaks when a counter in a loss, or in a variable of its function, moves once for each rank in one process."""
     model, inner, calls, number = torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1), [], 0
+    teacher = torch.nn.Linear(1, 1).requires_grad_(False)
+    weight = teacher.weight.clone()
 
     class Loss:
         def __init__(self):
@@ -453,6 +455,7 @@ def test_what_a_loss_keeps_is_put_back():
             nonlocal number
             self.steps, number = self.steps + 1, number + 1
             calls.append(inner(rows))
+            teacher.weight.add_(1.0)
             return model(rows).mean()
 
     made = Loss()
@@ -468,4 +471,5 @@ def test_what_a_loss_keeps_is_put_back():
     made(model, torch.ones(2, 1))
     again.restore()
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (0, 1, 1, 1)
+    assert torch.equal(teacher.weight, weight + 1.0), "a teacher that the loss moves"
     assert beside.parameters(made.__call__, model) == ["weight", "bias"]
