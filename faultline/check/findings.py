@@ -39,6 +39,11 @@ class Group:
     either: tuple[Match, ...] = ()
 
     @property
+    def results(self) -> list[Result]:
+        """The cells of all forms."""
+        return [result for form in self.forms for result in form.results]
+
+    @property
     def failure(self) -> Failure | None:
         return self.match.failure if self.match else None
 

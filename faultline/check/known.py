@@ -59,7 +59,8 @@ def by_itself(result: Result) -> bool:
 
 
 def differs_by_cache(result: Result) -> bool:
-    """Whether a cell first differs in the forward pass of a model in which each rank's rows leave something else."""
+    """Whether a cell first differs in the forward pass of a model in which each rank's rows leave something else, or in
+    the gradients where they do so in its loss."""
     first = result.finding.first
     unlike = result.checked.facts.left_unlike
     of_loss = any(name.startswith("loss.") for name in unlike)  # which shows in the gradients alone

@@ -16,22 +16,23 @@ FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
 def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
-    """Where to go from what is wrong: strategies that agree, and where it is silent what a smaller model has to keep.
+    """Where to go from what is wrong: what ranks need that run different modules, strategies that agree, and where it
+    is silent what a smaller model has to keep.
 
     What has no name has no remedies of the catalogue: there are those that follow from what was seen, and failures that
     do the same.
     """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    if group.match:
-        return [*agreeing(results), *(involved(group) if silent else [])]
     unlike = unlike_modules(group)
-    lines = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
-    lines += [*resumed(group), *agreeing(results)]
+    if group.match:
+        return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
+    by_kind = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
+    lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
         return lines
     lines += involved(group)
-    every = dict.fromkeys(failure.name for form in group.forms for each in form.results for failure in as_silent(each))
+    every = dict.fromkeys(failure.name for each in group.results for failure in as_silent(each))
     names = [*every] if len(every) <= FEW else [failure.name for failure in as_silent(one)]
     resumes = one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS
     if unlike or resumes or moved_by_hand(one):  # failures are of what is trained, and of what all ranks run
@@ -59,7 +60,7 @@ def involved(group: Group) -> list[str]:
 
     Of what a model moves by itself nobody knows what it is moved by.
     """
-    results = [result for form in group.forms for result in form.results]
+    results = group.results
     if any(map(moved_by_hand, results)):
         return []
     named = modules(results) or list(dict.fromkeys(name for result in results for name in result.finding.apart))
@@ -118,9 +119,8 @@ def unlike_modules(group: Group) -> list[str]:
 
     Of what has a name and is no crash or hang, the failure's remedies say that.
     """
-    every = [result for form in group.forms for result in form.results]
-    ended = [result for result in every if result.outcome in ("crashes", "hangs")]
-    silent = [result for result in every if not group.match and concerns_unlike(result)]
+    ended = [result for result in group.results if result.outcome in ("crashes", "hangs")]
+    silent = [result for result in group.results if not group.match and concerns_unlike(result)]
     of_these = ended or silent
     names = dict.fromkeys(n for result in of_these for n in (*result.checked.facts.unequal, *result.checked.by_rank))
     if not names:
@@ -140,7 +140,7 @@ def concerns_unlike(result: Result) -> bool:
 
 def same_start(group: Group) -> list[str]:
     """What gives all ranks the weights and buffers of one, where they start with different ones."""
-    there = [result for form in group.forms for result in form.results if result.signature == Signature.START_DIFFERS]
+    there = [result for result in group.results if result.signature == Signature.START_DIFFERS]
     ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
     every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights and buffers"
     apart = any(result.finding.apart for result in there)
@@ -150,7 +150,7 @@ def same_start(group: Group) -> list[str]:
 
 def same_buffers(group: Group) -> list[str]:
     """What gives all ranks the same buffers, where ranks hold different ones."""
-    there = [result for form in group.forms for result in form.results if result.signature == Signature.BUFFERS_APART]
+    there = [result for result in group.results if result.signature == Signature.BUFFERS_APART]
     if not there:
         return []
     engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]

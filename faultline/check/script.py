@@ -73,7 +73,7 @@ class File:
 
 def chosen(results: Collection[Result]) -> Result:
     """The cell to show: the first that is silently wrong, else one that raises. Raises UsageError if there is none."""
-    wrong = [result for group in groups(results) for form in group.forms for result in form.results if not fine(result)]
+    wrong = [result for group in groups(results) for result in group.results if not fine(result)]
     for outcome in SHOWN:
         if there := [result for result in wrong if result.outcome == outcome]:
             return there[0]

@@ -61,8 +61,7 @@ class Tried:
 def tried(group: Group, results: Collection[Result]) -> list[Tried]:
     """The remedies of a group, those first that help, and of these those that the model's own cells show."""
     by_cell = {result.cell: result for result in results if result.outcome not in NOT_RUN}
-    wrong = [result for form in group.forms for result in form.results]
-    itself = all(result.cell.checkpointing == "off" and place(result)[1] != "off" for result in wrong)
+    itself = all(result.cell.checkpointing == "off" and place(result)[1] != "off" for result in group.results)
     every = [
         Tried(
             fate,
@@ -84,9 +83,8 @@ def changed(fate: Fate, group: Group) -> list[Cell]:
         return []
     where = {axis: pattern for axis, pattern in claim.where.items() if axis in AXES - {"precision"}}
     swap: dict[str, Any] = {**claim.swap}
-    wrong = [result for form in group.forms for result in form.results]
     cells = []
-    for result in wrong:
+    for result in group.results:
         at = dict(zip(("strategy", "checkpointing"), place(result), strict=True))
         with_it = replace(result.cell, **swap)
         if with_it != result.cell and all(matches(at[axis], (pattern,)) for axis, pattern in where.items()):

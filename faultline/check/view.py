@@ -16,7 +16,7 @@ from faultline.cells.words import places
 from faultline.check import remarks, script
 from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, cut_off, fine
-from faultline.check.next_steps import next_steps, unlike_modules
+from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.observations.matching import Match
@@ -133,7 +133,7 @@ def _group(
         for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
-    for line in (*unlike_modules(group), *next_steps(group, results)):
+    for line in next_steps(group, results):
         write_line(console, f"  {line}")
     first = group.forms[0].results[0]
     again = command(target, options, first)
@@ -185,7 +185,7 @@ def titled(group: Group, match: Match) -> str:
     if match.mechanism:
         return f"the same mechanism: {match.mechanism}"
     named = mentioned(match.failure.title)
-    if named and not named & {result.cell.strategy for form in group.forms for result in form.results}:
+    if named and not named & {result.cell.strategy for result in group.results}:
         return "the same error, under other engines"
     return "" if group.either else match.failure.title
 

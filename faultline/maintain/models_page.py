@@ -29,7 +29,6 @@ EXPORTED = (
 )
 UNFED = "°"  # behind a model whose batch left a part out
 
-
 Kind = tuple[str, str]
 """A failure and how it ends, or none and an error that no failure has."""
 

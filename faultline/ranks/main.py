@@ -215,8 +215,7 @@ def train_scenario(run: Run) -> None:
             trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
             left = {"left_unlike": tuple(shares.unlike), "not_saved": tuple(shares.not_saved)} if shares else {}
-            facts = replace(built.observer.facts(), batch_statistics=normalising, **left)
-            report.facts = replace(facts, whole_apart=apart)
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising, whole_apart=apart, **left)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

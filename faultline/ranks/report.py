@@ -121,7 +121,7 @@ class Facts:
       `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
     - `of_loss`: trainable parameters that the loss has and the model hasn't
     - `units`: the classes of modules of which FSDP makes units
-    - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to it
+    - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to the larger
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
@@ -232,6 +232,11 @@ class Report:
     sketch: Sketch | None = None
     executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @property
+    def begun(self) -> Mapping[str, float]:
+        """The relative errors of all that training began with, of what is not the reference's."""
+        return {**self.started, **self.drawn}
 
     def numbered(self) -> Iterator[tuple[int, Step]]:
         """Each step with its number in the whole life, from 1."""

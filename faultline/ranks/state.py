@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from faultline.ranks.observer import local
+from faultline.ranks.observer import local, there
 from faultline.scenario import Scenario
 from faultline.strategies import Tensors
 from faultline.strategies.shared import clean
@@ -17,6 +17,7 @@ OF_TORCH = frozenset(vars(torch.nn.Module()))
 RANKS = 2  # by whose rows a scenario's buffers are distinguished: the usual world size
 Values = dict[str, Any]  # what a module or an object holds, by name
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+STATE = (*PLAIN, torch.Tensor, list, tuple, dict, set, deque)
 
 
 def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tensor]:
@@ -31,7 +32,7 @@ def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tenso
 
 def unsaved(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that no checkpoint has, and tensors that are attributes of modules, by name."""
-    attributes = ((name, value) for name, (value, _) in named(model, _attributes).items())
+    attributes = named(model, _held).items()
     tensors = {name: local(each.detach()) for name, each in attributes if isinstance(each, torch.Tensor)}
     return tensors | buffers(model, saved=False)
 
@@ -181,17 +182,15 @@ class Snapshot:
     """
 
     def __init__(self, model: torch.nn.Module, parameters: bool = True, beside: Sequence[Any] = ()) -> None:
-        modules = [model, *(each for each in beside if isinstance(each, torch.nn.Module))]
-        every = [parameter for module in modules for parameter in module.parameters()] if parameters else []
-        self._parameters = [(p, local(p.data).clone()) for p in every if _there(p)]
-        holders: list[Any] = []
-        for each in beside:
-            holders += each.modules() if isinstance(each, torch.nn.Module) else [each]
-        cells = [each for each in holders if isinstance(each, types.CellType)]
+        modules = [each for each in (model, *beside) if isinstance(each, torch.nn.Module)]
+        objects = [each for each in beside if not isinstance(each, (torch.nn.Module, types.CellType))]
+        cells = [each for each in beside if isinstance(each, types.CellType)]
+        every = [parameter for module in modules for _, parameter in there(module)] if parameters else []
+        self._parameters = [(parameter, local(parameter.data).clone()) for parameter in every]
         self._cells = [(cell, _copied(cell.cell_contents)) for cell in cells if _has_state(cell)]
-        self._modules: list[tuple[Any, Values, Values]] = [
-            (module, {name: _copied(b) for name, b in _buffers(module).items()}, dict(_attributes(module)))
-            for module in (*model.modules(), *(each for each in holders if not isinstance(each, types.CellType)))
+        self._holders: list[tuple[Any, Values, Values]] = [
+            (holder, {name: _copied(b) for name, b in _buffers(holder).items()}, dict(_attributes(holder)))
+            for holder in (*(part for module in modules for part in module.modules()), *objects)
         ]
 
     def restore(self) -> None:
@@ -199,19 +198,15 @@ class Snapshot:
             local(parameter.data).copy_(value)
         for cell, value in self._cells:
             cell.cell_contents = _restored(value)
-        for module, known, attributes in self._modules:
-            held = _buffers(module)
+        for holder, known, attributes in self._holders:
+            held = _buffers(holder)
             for name in [name for name in held if name not in known]:
                 del held[name]
             held.update({name: _restored(value) for name, value in known.items()})
-            for name in [name for name, _ in _attributes(module) if name not in attributes]:
-                delattr(module, name)
+            for name in [name for name, _ in _held(holder) if name not in attributes]:
+                delattr(holder, name)
             for name, value in attributes.items():
-                vars(module)[name] = _restored(value)
-
-
-def _there(parameter: torch.nn.Parameter) -> bool:
-    return not torch.nn.parameter.is_lazy(parameter)
+                vars(holder)[name] = _restored(value)
 
 
 def _buffers(holder: Any) -> Values:
@@ -222,15 +217,18 @@ def _buffers(holder: Any) -> Values:
 def _has_state(cell: types.CellType) -> bool:
     """Whether a variable of a closure holds what a call may change, or another number."""
     try:
-        return isinstance(cell.cell_contents, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque))
+        return isinstance(cell.cell_contents, STATE)
     except ValueError:  # it is not filled yet
         return False
 
 
-def _attributes(module: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(module).items():
-        if name not in OF_TORCH and isinstance(value, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque)):
-            yield name, _copied(value)
+def _held(holder: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of a module or an object that are state, as they are."""
+    return ((name, value) for name, value in vars(holder).items() if name not in OF_TORCH and isinstance(value, STATE))
+
+
+def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, _copied(value)) for name, value in _held(holder))
 
 
 def _not_persistent(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:

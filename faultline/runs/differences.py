@@ -74,7 +74,7 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
     """
     places: list[tuple[tuple[int, int, int], Difference]] = []
     for report in reports:
-        for parameter, error in (*report.started.items(), *report.drawn.items()):
+        for parameter, error in report.begun.items():
             difference = Difference(0, report.rank, "start", parameter.rpartition(".")[0], error, parameter)
             places.append(((-1, 0, 0), difference))
         for number, step in enumerate(report.steps, report.before):

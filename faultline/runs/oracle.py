@@ -176,7 +176,7 @@ def differing(row: Deviation) -> str:
 def start(reports: Sequence[Report]) -> str:
     """Which weights and buffers training began with that are not the reference's, and whether each rank had built
     others."""
-    off = {name: error for report in reports for name, error in (*report.started.items(), *report.drawn.items())}
+    off = {name: error for report in reports for name, error in report.begun.items()}
     worst = max(off, key=lambda name: off[name])
     built = {report.evidence.get("built", "") for report in reports}
     kinds = {"weights": any(report.started for report in reports), "buffers": any(report.drawn for report in reports)}
@@ -200,7 +200,7 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
                 detail = f"not a number: {place}"
                 return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
-    if any(report.started or report.drawn for report in reports):
+    if any(report.begun for report in reports):
         return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
     buffers = differences.of_buffers(reports)
     if buffers and buffers[0] <= _first_bad(reports):

@@ -472,4 +472,4 @@ def test_what_a_loss_keeps_is_put_back():
     again.restore()
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (0, 1, 1, 1)
     assert torch.equal(teacher.weight, weight + 1.0), "a teacher that the loss moves"
-    assert beside.parameters(made.__call__, model) == ["weight", "bias"]
+    assert beside.parameters(seen, model) == ["weight", "bias"]

@@ -1,7 +1,7 @@
 """What a loss keeps beside the model: modules, objects and variables whose state a call of it may change."""
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,12 @@ def holders(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[Any
     return [*reached.values()]
 
 
-def parameters(loss: Callable[..., Any] | None, model: torch.nn.Module) -> list[str]:
-    """The trainable parameters that a loss has and its model hasn't."""
+def parameters(holders: Sequence[Any], model: torch.nn.Module) -> list[str]:
+    """The trainable parameters of what a loss keeps, which its model hasn't."""
     of_model = {id(parameter) for parameter in model.parameters()}
     return [
         name
-        for module in holders(loss, model)
+        for module in holders
         if isinstance(module, torch.nn.Module)
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and id(parameter) not in of_model

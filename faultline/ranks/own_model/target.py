@@ -57,9 +57,9 @@ class Module:
         if loss is None:
             loss = own_model_batch.loss
             batch, observer.not_fed = own_model_batch.of(model)
-        observer.of_loss = beside.parameters(loss, model)
         shares = self.target.world_size if setup.reference else 0
         holders = beside.holders(loss, model)
+        observer.of_loss = beside.parameters(holders, model)
         give = partial(rows.of, batch, self.target.world_size)
         return Scenario(
             model,
