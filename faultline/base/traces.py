@@ -75,10 +75,18 @@ def last_line(traceback: str) -> str:
 
 
 def innermost(stack: str) -> str:
-    """The first lines of a faulthandler dump's main thread: where a rank waits."""
-    current = stack.split("Current thread", 1)[-1]
-    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', current)
-    return " < ".join(f"{name} ({file.rsplit('/', 1)[-1]}:{line})" for file, line, name in frames[:3])
+    """Where a rank waits: the first lines of a faulthandler dump's main thread, without wrappers of collectives."""
+    frames = [f"{name} ({file.rsplit('/', 1)[-1]}:{line})" for file, line, name in waiting(stack)]
+    return " < ".join([frame for frame in frames if not frame.startswith(_WRAPPERS)][:3])
+
+
+def waiting(stack: str) -> list[tuple[str, str, str]]:
+    """File, line and function of each frame of a faulthandler dump's main thread, the innermost first."""
+    return re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack.split("Current thread", 1)[-1])
+
+
+# torch's decorator of all collectives, and what notes those of a model.
+_WRAPPERS = "wrapper (c10d_logger.py:", "noted (collectives.py:"
 
 
 _PATHS = (

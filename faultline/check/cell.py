@@ -29,6 +29,7 @@ WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
 # What torch says of a batch norm that is given one row, and of one that the CPU doesn't have.
 ONE_ROW = "Expected more than 1 value per channel when training"
 ON_GPUS = "SyncBatchNorm layers only work with GPU modules", "SyncBatchNorm expected input tensor to be on"
+NO_GROUP = "Default process group has not been initialized"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -82,9 +83,10 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
     raises = judged.outcome == Outcome.RAISES
     checked = Checked(
         raised_in=raised_in(ended, judged) if raises else None,
-        at=raised_at(ended, judged, target.file.parent) if raises else (),
+        at=raised_at(ended, judged, target.file.parent) if raises else waits_at(ended, target.file.parent),
         apart=apart(ended),
         by_rank=by_rank(ended),
+        collectives=collectives(ended),
         shows=tuple(shows(ended)),
         facts=facts,
         sketch=next((report.sketch for report in _reports(ended)), None),
@@ -149,6 +151,17 @@ def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> tuple[str
     )
 
 
+def waits_at(ended: Ended, folder: Path) -> tuple[str, ...]:
+    """The line of the target's own files in which each rank of a hang waits."""
+    places = []
+    for index, end in enumerate(ended.ranks if ended.hang else ()):
+        for file, line, name in traces.waiting(end.stack):
+            if _is_in(folder, frame := Frame(file, int(line), name)) and not _is_ours(frame):
+                places.append(f"{ended.who(index)}: {Path(file).relative_to(folder)}:{line} in {name}")
+                break
+    return tuple(places)
+
+
 def shows(ended: Ended) -> list[str]:
     """Which of known.COMPARED the ranks of a cell show beside the reference."""
     names = []
@@ -175,12 +188,21 @@ def by_rank(ended: Ended) -> tuple[str, ...]:
     return tuple(sorted(unlike(ran))) if len(ran) == len(ended.ranks) else ()
 
 
+def collectives(ended: Ended) -> tuple[str, ...]:
+    """The collectives that the model calls by itself on any rank, with their places."""
+    called = (name for report in _reports(ended) if report.facts for name in report.facts.collectives)
+    return tuple(dict.fromkeys(called))
+
+
 def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
     trace = _traceback(problem, folder)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
     if problem.fault:
         return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
+    if NO_GROUP in problem.message:
+        guard = "guard its collectives with `torch.distributed.is_initialized()`"
+        return f"the model has to train in a single process, too, and it calls a collective there: {guard}", trace
     if not intended:  # an error's message may have several lines, of which the first says what it is
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
         message = one_line(next(line for line in lines if line[:1].strip()))

@@ -1,5 +1,6 @@
 """Where to go from what has no name, and what ranks that run different modules need."""
 
+import re
 from collections.abc import Sequence
 
 from faultline import strategies
@@ -12,6 +13,9 @@ from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_ha
 from faultline.check.remarks import within
 from faultline.runs.results import Result
 
+ALIKE = 0.01  # of two errors: so much is an engine's rounding
+# What gloo says where ranks call different collectives, or one with other shapes; in bytes.
+UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
@@ -24,10 +28,10 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    unlike = unlike_modules(group)
+    unlike = unlike_modules(group) or mismatched(group)
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
-    by_kind = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
+    by_kind = [*same_start(group), *same_buffers(group), *own_state(one), *asks_ranks(results)] if silent else []
     lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
         return lines
@@ -58,10 +62,10 @@ def agreeing(results: Sequence[Result]) -> list[str]:
 def involved(group: Group) -> list[str]:
     """What a smaller model has to keep to show it: the modules where cells first differ, or the buffers.
 
-    Of what a model moves by itself nobody knows what it is moved by.
+    Of what a model moves by itself nobody knows what it is moved by, and what it asks other ranks is no engine's fault.
     """
     results = group.results
-    if any(map(moved_by_hand, results)):
+    if any(moved_by_hand(result) or result.checked.collectives for result in results):
         return []
     named = modules(results) or list(dict.fromkeys(name for result in results for name in result.finding.apart))
     return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
@@ -80,7 +84,7 @@ def modules(results: Sequence[Result]) -> list[str]:
 def own_state(result: Result) -> list[str]:
     """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
     lines = []
-    if differs_by_cache(result):
+    if differs_by_cache(result) and not result.checked.collectives:
         why = "ranks keep their own, and one process has one"
         lines.append(f"each rank's rows leave another value in {some(result.checked.facts.left_unlike)}: {why}")
     if moved_by_hand(result):
@@ -100,18 +104,35 @@ def resumed(group: Group) -> list[str]:
     return [f"{holds}{', ' if names else ': '}{begins}"]
 
 
-def gathered(results: Sequence[Result]) -> list[str]:
-    """What a model does that leaves the same buffers under every engine, and others in one process."""
-    ran = [result for result in results if result.outcome != "impossible"]
-    engines = {strategies.family_name(result.cell.strategy) for result in ran}
-    left = {(first.parameter, first.error) for result in ran if (first := result.finding.first)}
-    if len(engines) < 2 or len(left) > 1 or any(result.signature != Signature.BUFFERS_DIFFER for result in ran):
+def asks_ranks(results: Sequence[Result]) -> list[str]:
+    """What a model asks other ranks by itself, which one process hasn't, and whether all engines do the same then."""
+    ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
+    names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
+    if not names:
         return []
-    name = some([name for name, _ in left])
+    line = f"the model asks the other ranks by itself ({some([*names])}). One process has none, and is no judge of that"
+    engines = {strategies.family_name(result.cell.strategy) for result in ran}
+    first = [result.finding.first for result in ran]
+    places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
+    errors = [float(each.error) for each in first if each and each.error is not None]
+    same = len(places) == 1 and len(errors) == len(ran) and max(errors) - min(errors) <= ALIKE * max(errors)
     return [
-        f"every engine leaves the same in {name}, as a model does that gathers over ranks in its forward pass:"
-        " one process has none to gather from, and says nothing about what comes of that"
+        line,
+        *(["all engines leave the same, so that none of them is the cause"] if same and len(engines) > 1 else []),
     ]
+
+
+def mismatched(group: Group) -> list[str]:
+    """What a crash or hang of ranks means whose collectives don't match, where nothing shows which modules they run."""
+    if group.match:
+        return []
+    crashed = filter(None, (UNLIKE_SIZES.search(result.detail) for result in group.results))
+    sizes = next(crashed, None)
+    hangs = any(result.outcome == Outcome.HANGS for result in group.results)
+    if not sizes and not hangs:
+        return []
+    first = f"a rank was sent {sizes[1]} bytes where it expected {sizes[2]}. " if sizes else ""
+    return [f"{first}Every rank has to call the same collectives, in the same order, with tensors of the same shape"]
 
 
 def unlike_modules(group: Group) -> list[str]:

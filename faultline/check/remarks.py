@@ -107,6 +107,12 @@ def by_rank(results: Sequence[Result]) -> list[str]:
     return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
 
 
+def collectives(results: Sequence[Result]) -> list[str]:
+    """The collectives that the model calls by itself, which one process can't show."""
+    names = dict.fromkeys(name for result in results for name in result.checked.collectives)
+    return [f"{some([*names])}: called by the model itself, beside the engine"] if names else []
+
+
 def within(module: str, other: str) -> bool:
     """Whether a module is another one, or a part of it."""
     return f"{module}.".startswith(f"{other}.")

@@ -32,7 +32,8 @@ LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 240  # characters of an error
 # What the answer for machines has of a cell's result.
 CELL = """
-    id outcome signature detail rank finding raised_in at apart by_rank shows errors worst_parameter relative_error
+    id outcome signature detail rank finding raised_in at apart by_rank collectives shows errors worst_parameter
+    relative_error
 """.split()
 
 
@@ -54,7 +55,7 @@ def show(
     write_line(console, head)
     if {"--stack", "--python"} & {*options}:
         write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
-    for text in (*remarks.of_model(facts), *remarks.by_rank(results)):
+    for text in (*remarks.of_model(facts), *remarks.by_rank(results), *remarks.collectives(results)):
         write_line(console, f"  {text}")
     if len(results) > 1:
         write_line(console)

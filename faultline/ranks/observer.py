@@ -31,6 +31,7 @@ class Observer:
         self.cast: list[str] = []
         self.of_loss: list[str] = []
         self.logged: list[float] = []
+        self.collectives: dict[str, None] = {}
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
@@ -144,6 +145,7 @@ class Observer:
             sparse=tuple(self._sparse),
             hooked=tuple(self._hooked),
             of_loss=tuple(self.of_loss),
+            collectives=tuple(self.collectives),
             units=tuple(sorted(each.__name__ for each in blocks(self._model))),
             moved_by_hand=tuple(self._by_hand),
             read_outside=tuple(self._reads.outside) if self._reads else (),

@@ -107,7 +107,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was seen, by name: of a run in one process all, under a strategy `apart`, `inside` and `entered` hold.
+    """What was seen, by name: of a run in one process all, under a strategy four hold.
+
+    These are `apart`, `collectives`, `entered` and `inside`.
 
     - `model`: the class of the model; empty where nothing was seen. In JSON it is ``class``.
     - `no_gradient`, `zero_gradient`: trainable parameters in no step of which one came
@@ -120,6 +122,7 @@ class Facts:
     - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers;
       `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
     - `of_loss`: trainable parameters that the loss has and the model hasn't
+    - `collectives`: those that a rank's model or loss calls by itself, with their places
     - `units`: the classes of modules of which FSDP makes units
     - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to the larger
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
@@ -150,6 +153,7 @@ class Facts:
     sparse: Names = ()
     hooked: Names = ()
     of_loss: Names = ()
+    collectives: Names = ()
     units: Names = ()
     whole_apart: float = 0.0
     moved_by_hand: Names = ()

@@ -55,15 +55,17 @@ class Checked:
     """What only the check of a model adds to a result.
 
     `raised_in` is the module whose forward pass ended in the cell's error, `at` the lines of the model's files that
-    the error came through, `apart` weights that were tied, `by_rank` modules that ran on some ranks only, `shows` names
-    of `known.COMPARED`, and `facts` what was seen in one process, on the rows of as many ranks. `sketch` is rank 0's,
-    where one was asked for.
+    the error came through, or in which each rank of a hang waits, `apart` weights that were tied, `by_rank` modules
+    that ran on some ranks only, `collectives` those that the model calls by itself, `shows` names of `known.COMPARED`,
+    and `facts` what was seen in one process, on the rows of as many ranks. `sketch` is rank 0's, where one was asked
+    for.
     """
 
     raised_in: str | None = None
     at: tuple[str, ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
     by_rank: tuple[str, ...] = ()
+    collectives: tuple[str, ...] = ()
     shows: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
     sketch: Sketch | None = None

@@ -285,12 +285,19 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
 
     def left(strategy, error):
         finding = Finding(first=Difference(1, 0, "buffers", "", error, "queue"))
-        return entry("diverges", f"check/m/{strategy}/off/fp32/w2/cpu", signature="buffers-differ", finding=finding)
+        cell = f"check/m/{strategy}/off/fp32/w2/cpu"
+        checked = Checked(collectives=("all_gather (moco.py:7)",))
+        return entry("diverges", cell, signature="buffers-differ", finding=finding, checked=checked)
 
-    same = [left("ddp", 0.8), left("zero2", 0.8)]
-    assert "gathers over ranks" in " ".join(next_steps(findings.groups(same)[0], same))
+    def steps(*results):
+        return " ".join(next_steps(findings.groups(results)[0], results))
+
+    same = left("ddp", 0.8), left("zero2", 0.802)
+    assert "asks the other ranks by itself (all_gather (moco.py:7))" in steps(*same)
+    assert "all engines leave the same" in steps(*same)
     for others in ([left("ddp", 0.8), left("zero2", 0.7)], [left("ddp", 0.8)], [*same, entry("trains")]):
-        assert "gathers" not in " ".join(next_steps(findings.groups(others)[0], others))
+        assert "asks the other ranks" in steps(*others) and "leave the same" not in steps(*others)
+    assert "asks" not in steps(*[replace(each, checked=Checked()) for each in same])
 
 
 @pytest.mark.parametrize(

@@ -488,3 +488,77 @@ def test_the_command_tells_a_fault_from_a_mistake():
     mistake = [*words, f"{OWN}:fails", *options, "--json"]
     failed = subprocess.run(mistake, cwd=ROOT, capture_output=True, text=True, check=False)
     assert failed.returncode == 2 and "return value.shape" in failed.stderr and not failed.stdout
+
+
+ASKING = """
+import torch
+from torch import distributed, nn
+from torch.distributed import all_reduce
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 6))
+
+    def forward(self, model, batch):
+        out = model(batch)
+        target = torch.softmax((out.detach() - self.center) / 0.1, -1)
+        mean = out.detach().mean(0, keepdim=True)
+        if distributed.is_initialized():
+            all_reduce(mean)
+            mean /= distributed.get_world_size()
+        self.center.mul_(0.5).add_(mean)
+        return -(target * torch.log_softmax(out, -1)).sum(-1).mean()
+
+def centred():
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)), Centred(), torch.randn(4, 6)
+
+def unguarded():
+    def loss(model, batch):
+        out = model(batch).mean()
+        all_reduce(out.detach().clone())
+        return out
+    return nn.Linear(6, 6), loss, torch.randn(4, 6)
+
+def of_one_rank():
+    def loss(model, batch):
+        out = model(batch).mean()
+        if distributed.is_initialized() and distributed.get_rank() == 0:
+            all_reduce(out.detach().clone())
+        return out
+    return nn.Linear(6, 6), loss, torch.randn(4, 6)
+"""
+
+
+@pytest.fixture
+def asking(tmp_path):
+    file = tmp_path / "asks.py"
+    file.write_text(ASKING)
+    return file
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
+def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, asking, strategy):
+    """Breaks when DINO's centre, which is the mean over ranks, is called a difference and no more is said."""
+    result = run(f"{asking}:centred", strategy)
+    assert result.checked.collectives == ("all_reduce (asks.py:16)",), "an engine's are none of the model's"
+    [line] = next_steps.asks_ranks([result])
+    assert result.outcome == "diverges" and "One process has none" in line
+    assert not next_steps.own_state(result), "ranks don't keep their own"
+
+
+def test_a_collective_without_a_guard_says_what_guards_it(run, asking):
+    with pytest.raises(TargetFailed, match=r"torch\.distributed\.is_initialized"):
+        run(f"{asking}:unguarded")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "outcome", "line"),
+    [("ddp", "crashes", "a rank was sent"), ("zero2", "hangs", "Every rank has to call")],
+)
+def test_a_collective_of_one_rank_alone_is_explained(run, asking, strategy, outcome, line):
+    """Breaks when ranks that wait for each other, or a crash in gloo's words, leave somebody without a next step."""
+    result = run(f"{asking}:of_one_rank", strategy)
+    [group] = findings.groups([result])
+    assert result.outcome == outcome and next_steps.mismatched(group)[0].startswith(line), result.detail
+    assert outcome == "crashes" or result.checked.at == ("rank 0: asks.py:35 in loss",)

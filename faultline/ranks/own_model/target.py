@@ -20,7 +20,7 @@ from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer, tied
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, rows, shrink
+from faultline.ranks.own_model import beside, collectives, rows, shrink
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
@@ -46,13 +46,17 @@ class Module:
     target: Target
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
+        called: dict[str, None] = {}
+        collectives.seen(called)
         built = self._built()
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
+        called.clear()  # what makes a model trains nothing
         model, loss, batch = parts(built)
         cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
         model = ready(model._apply(whole) if cast else model, self.target.lora)
         observer = Observer(model, alone=setup.reference)
+        observer.collectives = called
         observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if loss is None:
             loss = own_model_batch.loss
