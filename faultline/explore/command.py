@@ -14,8 +14,8 @@ import msgspec
 from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name, untagged
-from faultline.base.text import count, matches
-from faultline.explore import findings, keeping, known, numbers, view
+from faultline.base.text import count, here, matches
+from faultline.explore import findings, keeping, known, numbers, overview, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.numbers import Numbers
@@ -27,6 +27,7 @@ from faultline.programs.program import Program
 from faultline.runs import devices, folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -39,7 +40,6 @@ TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
 SAME = ("seed", "strategies", "device", "since", "loops")
 """What an exploration that goes on has to be asked as before."""
-DIFFER = "differ"
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,25 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
     environment = environments.chosen(request.stack, "")
-    request, folder = begun(request, environment)
-    if request.engine.here:
-        devices.check_device(request.device, environment.python)
+    request, folder, away = begun(request, environment)
     search = prepared(request, folder)
-    away = changed(request, environment)
     with request.engine.warm() as engine:
         explored = look(replace(request, engine=engine), environment, folder, search, away)
     came_to = numbers.read(folder.path)
     view.show(search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
     keeping.publish(folder, explored, environment.python == sys.executable)
+    print(next_step(folder, explored))
     return EXIT_AS_EXPECTED
+
+
+def next_step(folder: RunFolder, explored: Sequence[Finding]) -> str:
+    """What comes after an exploration: the gravest finding is read and kept, or others are looked for."""
+    if not explored:
+        return "nothing was found: another --seed draws other programs, and a larger --minutes more of them"
+    first = min(explored, key=overview.grave)
+    kept = here(f"faultline maintain findings --keep {folder.shown}/{keeping.FINDINGS}/{first.name}")
+    return f"next: read {first.name}, and keep what stands up to it: {kept}"
 
 
 def look(
@@ -112,6 +119,7 @@ def look(
     def came_to() -> Numbers:
         return numbers.of(search, request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
 
+    fresh: list[Case] = []  # those that run, and aren't sorted yet
     try:
         if not request.without:
             replayed(stack, search, measuring)
@@ -128,13 +136,16 @@ def look(
                 break
             measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
             search.sort(fresh)
-            needed = search.shrink()
+            fresh, needed = [], search.shrink()
+            keeping.write_numbers(folder, came_to())  # for what goes on once this is killed
         again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
+        search.sort(fresh)
         made = keeping.keep(folder, search, came_to())
         view.show(search, made)
         keeping.write_page(folder, made)
+        print(f"go on: {here('faultline explore --resume')}")
         raise
     return keeping.keep(folder, search, came_to())
 
@@ -168,25 +179,30 @@ def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
     return faulty.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
-def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder]:
-    """The request with all that it leaves out, and its folder: a new one, or the newest to go on with.
+def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set[str]]:
+    """The request with all that it leaves out, its folder, a new one or the newest to go on with, and the packages that
+    `changed`.
 
-    Raises UsageError where the newest is of other options, or has come to its end.
+    Raises UsageError where the newest is of other options, or has come to its end, and for what can't be asked; then no
+    folder is made.
     """
-    if request.resume:
-        folder = storage.latest_run(kind=KIND)
-        folders.same_stack(folder, stack.versions)
-        request = gone_on(request, folder)
+    newest = storage.latest_run(kind=KIND) if request.resume else None
+    if newest:
+        folders.same_stack(newest, stack.versions)
+        request = gone_on(request, newest)
     else:
-        folder = storage.new_run(kind=BLIND if request.without else KIND)
         usual: dict[str, Any] = {
             "seed": request.seed or 0,
             "strategies": request.strategies or sampling.under(),
             "device": request.device or "cpu",
         }
         request = replace(request, minutes=request.minutes or MINUTES, **usual)
+    if request.engine.here:
+        devices.check_device(request.device, stack.python)
+    away = changed(request, stack)
+    folder = newest or storage.new_run(kind=BLIND if request.without else KIND)
     folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
-    return request, folder
+    return request, folder, away
 
 
 def gone_on(request: Request, folder: RunFolder) -> Request:
@@ -238,7 +254,7 @@ def measure(
     if cells:
         plan = Plan(request.workers, stack, runner)
         folders.measure(
-            cells, plan, folder, wrong=DIFFER, seen=lambda entry: search.take([entry]), engine=request.engine
+            cells, plan, folder, wrong=UNLIKE_ALONE, seen=lambda entry: search.take([entry]), engine=request.engine
         )
 
 
@@ -250,5 +266,5 @@ def again(request: Request, stack: Environment, runner: Runner, folder: RunFolde
         once_more.path.mkdir(exist_ok=True)
         once_more.describe(kind=KIND)
         plan = Plan(request.workers, stack, runner)
-        folders.measure(cells, plan, once_more, wrong=DIFFER, seen=results.append, engine=request.engine)
+        folders.measure(cells, plan, once_more, wrong=UNLIKE_ALONE, seen=results.append, engine=request.engine)
         search.saw_again({result.cell: result for result in results})

@@ -26,7 +26,8 @@ from faultline.runs.results import Result
 FILE, ISSUE = "repro.py", "issue.md"
 FINDINGS = ROOT / "findings"
 SPEC, SEEN, ABOUT = "spec.json", "seen.json", "finding.toml"
-STATUSES = ("new", "known upstream", "known failure", "documented refusal", "our fault", "not reproduced")
+UNREAD = "not looked into"
+STATUSES = (UNREAD, "new", "known upstream", "known failure", "documented refusal", "our fault", "not reproduced")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class About:
     """
 
     title: str
-    status: str = "new"
+    status: str = UNREAD
     cause: str = ""
     failure: str = ""
     since: str = ""

@@ -1,6 +1,7 @@
 """What remains of an exploration in its folder: numbers, findings, what was set aside, and a page."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -10,7 +11,7 @@ from faultline.explore.numbers import Numbers
 from faultline.explore.search import Cluster, Search
 from faultline.runs.storage import RunFolder
 
-FINDINGS = "findings"  # in the folder of an exploration
+FINDINGS, UNSTEADY = "findings", "unsteady"  # in the folder of an exploration
 
 
 def publish(folder: RunFolder, explored: Sequence[Finding], here: bool) -> None:
@@ -36,14 +37,21 @@ def write_page(folder: RunFolder, explored: Sequence[Finding]) -> None:
 
 def keep(folder: RunFolder, search: Search, came_to: Numbers) -> list[Finding]:
     """Write the numbers, each finding as a folder beside the results, and what was known of the other differences."""
-    (folder.path / numbers.FILE).write_text(json.dumps(asdict(came_to)))
+    write_numbers(folder, came_to)
+    for kind in (FINDINGS, UNSTEADY):  # what was found may have turned out to be unsteady
+        shutil.rmtree(folder.path / kind, ignore_errors=True)
     made = [written(folder, FINDINGS, search, each) for each in search.findings]
     for each in search.unsteady:
-        written(folder, "unsteady", search, each)
+        written(folder, UNSTEADY, search, each)
     write_lines(folder, "broken.jsonl", [each.as_json() for each in search.broken])
     aside = [{"spec": case.as_json(), "known": [why.kind, why.name]} for case, why in search.known.items()]
     write_lines(folder, "known.jsonl", aside)
     return made
+
+
+def write_numbers(folder: RunFolder, came_to: Numbers) -> None:
+    """Write what an exploration came to so far, and how long it took."""
+    (folder.path / numbers.FILE).write_text(json.dumps(asdict(came_to)))
 
 
 def write_lines(folder: RunFolder, name: str, values: Sequence[object]) -> None:

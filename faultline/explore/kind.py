@@ -9,7 +9,8 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.observations.wording import normalised
 from faultline.runs.results import Result
 
-PARTS, CLOSE = 16, 0.01  # of world size times steps: what else a factor is near to says nothing
+PARTS = (1, 2, 3, 4, 6, 8)  # of a factor: products of world sizes and micro-batches, and of nothing else
+CLOSE = {"fp32": 1e-3, "bf16": 1e-2}  # to such a factor: what else one is near to says nothing
 SHOWN = 60  # letters of an error by which it is known again while its sizes and names change
 KINDS: Mapping[str, str] = {
     Signature.UNMOVED: "never moved",
@@ -21,9 +22,15 @@ KINDS: Mapping[str, str] = {
 
 
 def alike(result: Result) -> tuple[str, str, str]:
-    """What two results have in common that show the same difference."""
-    words = normalised(result.detail)[:SHOWN] if result.outcome == Outcome.RAISES else ""
+    """What two results have in common that show the same difference: an error's words, or a kind without a factor."""
+    raises = result.outcome == Outcome.RAISES
+    words = normalised(result.detail)[:SHOWN] if raises else kind(result).partition(" by ")[0]
     return result.outcome, result.signature, words
+
+
+def exact(result: Result) -> tuple[object, ...]:
+    """What two runs of one case have in common that did the same: the factor and where it shows first, too."""
+    return (*alike(result), kind(result), role(result)) if silent(result) else alike(result)
 
 
 def kind(result: Result) -> str:
@@ -33,8 +40,9 @@ def kind(result: Result) -> str:
     if result.outcome != Outcome.DIVERGES:
         return str(result.outcome)
     if factor := result.finding.factor:
-        parts = Fraction(factor.times).limit_denominator(PARTS)
-        if parts not in (0, 1) and isclose(parts, factor.times, rel_tol=CLOSE):
+        parts = Fraction(factor.times).limit_denominator(max(PARTS))
+        whole = parts.numerator in PARTS and parts.denominator in PARTS and parts != 1
+        if whole and isclose(parts, factor.times, rel_tol=CLOSE[result.cell.precision]):
             return f"scaled by {factor.times:.3g}"
     return KINDS.get(result.signature, "differs")
 

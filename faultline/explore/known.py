@@ -9,7 +9,7 @@ from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from faultline.check import known as of_check
 from faultline.explore.case import Case
-from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
+from faultline.explore.refusals import ONCE, REFUSALS, REPORTED, TRAINING
 from faultline.observations import wording
 from faultline.observations.matching import CERTAIN
 from faultline.programs import rules, truth
@@ -19,6 +19,7 @@ from faultline.runs.results import Result
 
 LONG = 20  # words of an error, such as a traceback's, that no other mistake leads to
 FAILURE, REFUSAL, FEATURE, FINDING = "known failure", "documented refusal", "known of the feature", "earlier finding"
+UPSTREAM = "known upstream"
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,13 @@ def _of_model(case: Case) -> Sequence[rules.Rule]:
 
 
 def refusal(case: Case, result: Result) -> Known | None:
-    """What an engine documents of a case that it refuses."""
-    for each in REFUSALS:
-        fits = matches(case.strategy, each.strategies)
-        if fits and result.outcome == Outcome.RAISES and re.search(each.words, result.detail):
-            return Known(REFUSAL, each.link)
+    """What an engine documents of a case that it refuses, or what is reported of its error."""
+    if result.outcome != Outcome.RAISES:
+        return None
+    for kind, table in ((REFUSAL, REFUSALS), (UPSTREAM, REPORTED)):
+        for each in table:
+            if matches(case.strategy, each.strategies) and re.search(each.words, result.detail):
+                return Known(kind, each.link)
     return None
 
 

@@ -23,7 +23,9 @@ RAISING = (Outcome.HANGS, Outcome.CRASHES, Outcome.RAISES)
 
 
 def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
-    """New ones first; then what is silent, hangs, and raises; default settings, trainers, and few features."""
+    """First those that nobody looked into, and new ones. Then what is silent, hangs, and raises; default settings,
+    trainers, and few features.
+    """
     outcome, features = finding.seen.outcome, finding.case.program.features
     loud = 1 + RAISING.index(Outcome(outcome)) if outcome in RAISING else 0
     rare = sum(name in SETTINGS for name in features)
@@ -34,12 +36,13 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
 def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
     """The measured part of the page of the findings in a folder."""
     every, numbers = sorted(remaining, key=grave), [*explorations]
-    new = sum(each.about.status == "new" for each in every)
+    by_status = Counter(each.about.status for each in every)
+    unread = f", {by_status[findings.UNREAD]} {findings.UNREAD}" if by_status[findings.UNREAD] else ""
     parts = [
-        f"{count(len(every), 'finding')}, {new} of them new.",
+        f"{count(len(every), 'finding')}, {by_status['new']} of them new{unread}.",
         "\n".join(
             headed(
-                ("finding", "program", "under", "what it does", "seen with", "files"),
+                ("finding", "program", "under", "what it does", "in runs", "seen with", "files"),
                 map(line, every),
             )
         ),
@@ -61,6 +64,7 @@ def line(finding: Finding) -> str:
         finding.case.program.words,
         f"`{finding.case.strategy}`",
         seen.kind,
+        str(seen.steady),
         f"{finding.package} {seen.stack.get(finding.package, '')}{about.since and f'; {about.since}'}",
         ", ".join(files) or "none",
     )
@@ -107,16 +111,20 @@ def planted(explorations: list[Numbers]) -> list[str]:
     for each in explorations:
         for kind, seen in each.by_kind.items():
             by_kind.setdefault(kind, Counter()).update(seen)
-    none = Counter[str]()
     rows = [
         row(
             f"{kind}: {KINDS[kind]}",
             f"{seen.total() - seen['']} of {seen.total()}",
             ", ".join(f"{number} {how}" for how, number in sorted(seen.items()) if how),
         )
-        for kind, seen in ((kind, by_kind.get(kind, none)) for kind in sorted(KINDS))
+        for kind, seen in sorted(by_kind.items())
     ]
-    return headed(("planted fault", "seen", "as"), rows) if by_kind else []
+    never = ", ".join(sorted(KINDS.keys() - by_kind.keys()))
+    return (
+        [*headed(("planted fault", "seen", "as"), rows), *(["", f"Not drawn: {never}."] if never else [])]
+        if rows
+        else []
+    )
 
 
 def related(explorations: list[Numbers]) -> list[str]:

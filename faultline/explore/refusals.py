@@ -12,7 +12,8 @@ from faultline.programs.settings import SETTINGS
 
 @dataclass(frozen=True)
 class Refusal:
-    """Words by which engines refuse something, under which strategies, and where that is documented."""
+    """Words by which engines refuse something, under which strategies, and where that is documented: in the source that
+    raises them, or in a report of it upstream."""
 
     strategies: tuple[str, ...]
     words: str
@@ -32,37 +33,48 @@ class Rule:
         return matches(strategy, self.strategies) and rules.has(self.where, program.value)
 
 
-def refusal(strategies: str, words: str, link: str) -> Refusal:
-    return Refusal(tuple(strategies.split()), words, link)
+def refusal(strategies: str, words: str, file: str, line: int) -> Refusal:
+    """A refusal by a line of a package's source, at the release that is pinned."""
+    package = file.partition("/")[0]
+    return Refusal(tuple(strategies.split()), words, f"{SOURCES[package]}/{file}#L{line}")
 
 
 def known(strategies: str, failure: str, **where: Any) -> Rule:
     return Rule(tuple(strategies.split()), where, failure)
 
 
-ACCELERATE = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate"
-TRANSFORMERS = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers"
-SAFETENSORS = "https://huggingface.co/docs/safetensors/api/torch#safetensors.torch.save_file"
-SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
-
+SOURCES = {
+    "accelerate": "https://github.com/huggingface/accelerate/blob/v1.15.0/src",
+    "deepspeed": "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8",
+    "safetensors": "https://github.com/huggingface/safetensors/blob/v0.8.0/bindings/python/py_src",
+    "transformers": "https://github.com/huggingface/transformers/blob/v5.23.0/src",
+}
 REFUSALS: Sequence[Refusal] = (
-    refusal("zero[23]*", "pre-scale gradients is not yet supported", f"{SOURCE}/runtime/zero/stage_1_and_2.py"),
-    refusal("zero[23]*", "gradient_predivide_factor != 1.0 is not yet supported", f"{SOURCE}/runtime/engine.py"),
-    refusal("fsdp*", "do not support `clip_grad_value_`", f"{ACCELERATE}/accelerator.py"),
-    refusal("zero*", "compute_grad_norm=false requires gradient_clipping=0", f"{SOURCE}/runtime/engine.py"),
-    refusal("zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", f"{TRANSFORMERS}/trainer.py"),
-    refusal("*", "You are trying to save a non contiguous tensor", SAFETENSORS),
-    refusal("*", "Some tensors share memory, this will lead to duplicate memory on disk", SAFETENSORS),
+    refusal("zero2*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage_1_and_2.py", 351),
+    refusal("zero3*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage3.py", 396),
+    refusal("zero2*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage_1_and_2.py", 350),
+    refusal("zero3*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage3.py", 395),
+    refusal("zero*", "compute_grad_norm=false requires gradient_", "deepspeed/runtime/zero/stage_1_and_2.py", 213),
+    refusal("zero3*", "compute_grad_norm=false is supported only with", "deepspeed/runtime/zero/config.py", 392),
+    refusal("fsdp*", "do not support `clip_grad_value_`", "accelerate/accelerator.py", 3073),
     refusal(
-        "ddp* fsdp*",
+        "*", "You can't use batches of different size with `dispatch_batches=True`", "accelerate/data_loader.py", 845
+    ),
+    refusal(
+        "zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", "transformers/trainer.py", 905
+    ),
+    refusal("*", "You are trying to save a non contiguous tensor", "safetensors/torch.py", 577),
+    refusal("*", "Some tensors share memory, this will lead to duplicate memory", "safetensors/torch.py", 559),
+)
+
+REPORTED: Sequence[Refusal] = (
+    Refusal(
+        ("ddp*", "fsdp*"),
         r"Missing optimizer state for parameter|Missing key in checkpoint state_dict: optimizer\.state",
         "https://github.com/pytorch/pytorch/pull/192307",
     ),
-    refusal(
-        "*", "You can't use batches of different size with `dispatch_batches=True`", f"{ACCELERATE}/data_loader.py"
-    ),
-    refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
+"""Errors that are no refusals: upstream has a report of each, and findings/ has one that shows it."""
 
 SYNCED = [key for key, setting in SETTINGS.items() if setting.name == "sync_ref_model"]
 

@@ -12,6 +12,7 @@ from faultline.explore.findings import Finding
 from faultline.explore.running import Runner
 from faultline.runs import folders, storage
 from faultline.runs.driver import Plan
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 
 KIND = "findings"
@@ -35,7 +36,7 @@ def run(request: Request) -> int:
     folder = storage.new_run(kind=KIND)
     cells = [runner.add(case) for finding in chosen for case in places(finding)]
     plan = Plan(request.workers, run=runner)
-    folders.measure(cells, plan, folder, wrong="differ", seen=lambda entry: results.update({entry.cell: entry}))
+    folders.measure(cells, plan, folder, wrong=UNLIKE_ALONE, seen=lambda entry: results.update({entry.cell: entry}))
     changed = 0
     for finding in chosen:
         different = changes(finding, results)

@@ -11,7 +11,7 @@ from faultline.explore import known, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.holding import Broken, Holding
-from faultline.explore.kind import alike, kind, role, silent
+from faultline.explore.kind import exact, kind, role, silent
 from faultline.explore.known import Explains, Known
 from faultline.explore.relations import Question
 from faultline.explore.shrinking import Missing, Shrunk
@@ -118,7 +118,7 @@ class Search:
         for each in self.clusters.values():
             cell = each.shrunk.case.cell
             if cell in results:
-                self.again[cell, alike(results[cell]) == alike(self.results[cell])] += 1
+                self.again[cell, exact(results[cell]) == exact(self.results[cell])] += 1
         self.holding.saw_again(lambda case: results[case.cell])
 
     def replay(self, replayed: Iterable[Finding]) -> None:

@@ -6,7 +6,7 @@ from faultline.base.text import count, one_line
 from faultline.explore import kind as kinds
 from faultline.explore import overview
 from faultline.explore.findings import Finding
-from faultline.explore.search import Cluster, Search
+from faultline.explore.search import Cluster, Search, Stage
 
 SHOWN = 300  # letters of a detail
 
@@ -16,8 +16,8 @@ def show(search: Search, findings: Sequence[Finding]) -> None:
     pairs = zip(search.findings, findings, strict=True)
     for cluster, finding in sorted(pairs, key=lambda pair: overview.grave(pair[1])):
         print("\n".join(lines(cluster, finding)))
-    for stage, number in search.funnel.items():
-        print(f"{stage}: {number}")
+    for stage in Stage:
+        print(f"{stage}: {search.funnel[stage]}")
     print(f"findings: {len(findings)}, of them silent: {search.silent}")
     for name, words in search.changed.items():
         print(f"  {name}: {words}")

@@ -40,6 +40,14 @@ class Request:
     resume: bool = False
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a search that goes on is asked as before."""
+
+    names: tuple[str, ...]
+    minutes: float
+    seed: int
+
+
 @dataclass(frozen=True)
 class Looked:
     """What came of looking for a failure: after how many minutes it was met, in which smallest program, if it was."""
@@ -53,7 +61,13 @@ class Looked:
 
 def run(request: Request) -> int:
     """Look for each failure blind, and print what was met."""
-    folder = storage.latest_run(kind=KIND) if request.resume else storage.new_run(kind=KIND)
+    if request.resume:
+        folder = storage.latest_run(kind=KIND)
+        request = replace(request, **msgspec.structs.asdict(msgspec.convert(folder.info().request, Asked)))
+    else:
+        chosen(request.names)  # a name that there isn't makes no folder
+        folder = storage.new_run(kind=KIND)
+        folder.describe(request={"names": request.names, "minutes": request.minutes, "seed": request.seed})
     rows = read(folder)
     for failure in chosen(request.names):
         if failure.name in {each.failure for each in rows}:
@@ -88,7 +102,7 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     under = strategies(failure, stack)
     asked = command.Request(request.minutes, 0, request.seed, under, request.workers, stack=stack, without=failure.name)
     environment = environments.chosen(stack, "")
-    asked, folder = command.begun(asked, environment)
+    asked, folder, _ = command.begun(asked, environment)
     search = command.prepared(asked, folder)
     started = time.monotonic()
     with LOCAL.warm() as engine:

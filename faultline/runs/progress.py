@@ -30,7 +30,7 @@ def progress(
     """
     total, done = len(cells) + len(known), len(known)
     unexpected = sum(not as_expected(result) for result in known)
-    several = len({cell.failure for cell in cells}) > 1
+    several = wrong == UNEXPECTED and len({cell.failure for cell in cells}) > 1  # a program has no name to read
     start = last = time.monotonic()
     still = Remaining(cells, workers)
     before = f"{count(total, 'cell')}, {done} of them known from before; " if known else ""

@@ -1,19 +1,24 @@
 """The search: what differs becomes small, and what is known is set aside."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline import strategies
 from faultline.base.errors import UsageError
+from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
 from faultline.explore import case as cases
-from faultline.explore import findings, kind, known, numbers, relations, shrinking
+from faultline.explore import findings, kind, known, numbers, refusals, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.holding import Tally
 from faultline.explore.known import Explains
@@ -122,13 +127,17 @@ def test_a_plainer_trainer_leaves_no_setting_of_another():
     assert small == (Case(program, "ddp"), True)
 
 
-def test_what_does_something_else_when_it_runs_again_is_filed_apart():
-    """Breaks when a race counts as a finding of which a file will show nothing."""
+ELSEWHERE = replace(WRONG, finding=Finding(first=Difference(2, 0, "backward", "head", 0.1)))
+
+
+@pytest.mark.parametrize("other_run", [RIGHT, ELSEWHERE], ids=["trains", "elsewhere"])
+def test_what_does_something_else_when_it_runs_again_is_filed_apart(other_run):
+    """Breaks when a race counts as a finding of which a file will show nothing, or what differs elsewhere each time."""
     cases = [Case(Program.of(1, {name: "norm"}), "zero2") for name in ("clip", "block")]
     search, _ = searched(cases, lambda each: of(each, WRONG if each.program.chosen else RIGHT))
     assert len(search.findings) == 2 and not search.unsteady
     steady, other = search.findings
-    for judgement in (RIGHT, WRONG):
+    for judgement in (other_run, WRONG):
         results = [of(steady.shrunk.case, WRONG), of(other.shrunk.case, judgement)]
         search.saw_again({result.cell: result for result in results})
     assert search.findings == [steady] and search.unsteady == [other] and search.runs(other) == 3
@@ -157,6 +166,29 @@ def test_what_is_known_by_its_features_is_not_run():
     spare = Program.of(0, {"spare": True})
     assert [case.strategy for case in search.cases_of(spare)] == ["zero2", "zero3"]
     assert search.funnel == Counter({Stage.PROGRAMS: 1, Stage.KNOWN_BY_FEATURES: 1})
+
+
+@pytest.mark.parametrize("refusal", refusals.REFUSALS, ids=lambda each: each.words[:30])
+def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
+    """Breaks when an engine says something else, or a link leads to another release or line than is installed."""
+    file, _, line = re.sub(r".*/blob/v([\d.]+)/(?:src/|bindings/python/py_src/)?", r"\1/", refusal.link).partition("#L")
+    version, _, file = file.partition("/")
+    package = file.partition("/")[0]
+    assert metadata.version(package) == version
+    source = (Path(str(metadata.distribution(package).locate_file(""))) / file).read_text().splitlines()
+    assert refusal.words in source[int(line) - 1]
+    strategy = next(name for name in strategies.names() if matches(name, refusal.strategies))
+    case = Case(Program(), strategy)
+    raised = of(case, Judgement(Outcome.RAISES, Signature.OTHER, f"ValueError: {refusal.words} here"))
+    assert known.refusal(case, raised) == known.Known(known.REFUSAL, refusal.link)
+    assert known.refusal(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, "ValueError: no"))) is None
+
+
+def test_an_error_that_upstream_has_a_report_of_is_no_documented_refusal():
+    """Breaks when an open bug stands as what an engine refuses by intent."""
+    case = Case(Program(), "fsdp2")
+    result = of(case, Judgement(Outcome.RAISES, Signature.OTHER, "KeyError: Missing optimizer state for parameter w"))
+    assert known.refusal(case, result) == known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
 
 
 def test_a_failure_that_is_to_be_found_blind_is_not_known():
@@ -215,6 +247,8 @@ def test_planted_faults_are_counted_and_not_shrunk():
     ("judgement", "words", "silent"),
     [
         (replace(WRONG, finding=Finding(factor=Factor("gradients", 0.75))), "scaled by 0.75", True),
+        (replace(WRONG, finding=Finding(factor=Factor("gradients", 0.757))), "differs", True),
+        (replace(WRONG, finding=Finding(factor=Factor("gradients", 0.7))), "differs", True),
         (replace(WRONG, signature=Signature.UNMOVED), "never moved", True),
         (WRONG, "differs", True),
         (Judgement(Outcome.RAISES, Signature.OTHER, "IndexError: list index out of range"), "raises IndexError", False),
@@ -261,7 +295,7 @@ def test_a_folder_that_is_no_finding_is_refused(tmp_path):
     case = Case(Program.of(4, {"clip": "norm"}), "zero2")
     made = findings.write(tmp_path, shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES), steady=1)
     (tmp_path / made.name / findings.ABOUT).write_text('title = "x"\nstatus = "odd"\n')
-    with pytest.raises(UsageError, match="the status is one of new"):
+    with pytest.raises(UsageError, match="the status is one of not looked into, new"):
         findings.every(tmp_path)
     (tmp_path / made.name / findings.SPEC).write_text(json.dumps({"strategy": "zero9"}))
     with pytest.raises(UsageError):

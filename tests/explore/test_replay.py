@@ -24,7 +24,10 @@ from tests.support.entries import entry
 WHERE = {"ddp": "trains", "zero2": "diverges (differs)"}
 CASE = Case(Program.of(1, {"clip": "norm"}), "zero2")
 KEPT = Finding(
-    Path("one"), CASE, Seen("differs", "diverges", "differs", "by 90 %", WHERE, {"torch": "2.13.0"}, 3), About("One")
+    Path("one"),
+    CASE,
+    Seen("differs", "diverges", "differs", "by 90 %", WHERE, {"torch": "2.13.0"}, 3),
+    About("One", "new"),
 )
 
 
@@ -85,6 +88,7 @@ def test_findings_that_are_kept_can_be_read():
     """Breaks when a folder of findings/ has no status, or a spec that no program is."""
     for each in findings.every():
         assert each.case.strategy in each.seen.where
+        assert each.about.status != findings.UNREAD, f"{each.name}: nobody looked into it"
         assert each.about.status == "new" or each.about.links or each.about.failure
         assert each.about.cause and each.about.searched, f"{each.name}: nobody looked into it"
         looked = len(each.about.searched) > 2 and each.about.nearest
@@ -100,14 +104,20 @@ def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(rediscover.environments, "chosen", lambda stack, python: None)
-    monkeypatch.setattr(rediscover.command, "begun", lambda request, stack: asked.append(request) or (request, None))
+    monkeypatch.setattr(
+        rediscover.command, "begun", lambda request, stack: asked.append(request) or (request, None, set())
+    )
     monkeypatch.setattr(rediscover.command, "prepared", lambda request, folder: search)
     monkeypatch.setattr(rediscover.command, "look", lambda *args: [])
-    for resume in (False, True):
-        assert rediscover.run(rediscover.Request((name,), resume=resume)) == EXIT_AS_EXPECTED
-        assert "1 of 1 failure met" in capsys.readouterr().out
+    for request in (rediscover.Request((name,), minutes=3, seed=7), rediscover.Request(resume=True)):
+        assert rediscover.run(request) == EXIT_AS_EXPECTED
+        assert "1 of 1 failure met" in capsys.readouterr().out, "what goes on looks for the same failures"
     [request] = asked
-    assert request.without == name
+    assert (request.without, request.minutes, request.seed) == (name, 3, 7)
+    [folder] = tmp_path.glob("rediscover-*")
+    with pytest.raises(UsageError):
+        rediscover.run(rediscover.Request(("no_failure",)))
+    assert [*tmp_path.glob("rediscover-*")] == [folder], "a mistake is no search to go on with"
 
 
 @pytest.mark.parametrize(
