@@ -15,8 +15,9 @@ from faultline.cells import expected as cells_expected
 from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.check.target import Target
+from faultline.ranks.facts import Facts, unlike
 from faultline.ranks.job import Job
-from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, unlike
+from faultline.ranks.report import ErrorReport, Frame, Raised, Report
 from faultline.runs import life, oracle, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
@@ -56,8 +57,8 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         if facts.noise > TOLERANCE[cell.precision]:
             raise TargetFailed(
                 f"two runs in a single process, of weights that differ by rounding, differ by {facts.noise:.2g} of"
-                " their gradients, so nothing can be compared: switch off random numbers that the model draws"
-                " (functional dropout?), or what makes rounding grow (a BatchNorm over few values?)"
+                " their gradients, so nothing can be compared: switch off random numbers that the model draws,"
+                " or what makes rounding grow (a BatchNorm over few values?)"
             )
         job = Job(cell.id, cell.world_size, reference=str(made.file), target=model, inject=inject)
 

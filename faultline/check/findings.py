@@ -14,7 +14,8 @@ from faultline.observations.matching import Match
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
-from faultline.ranks.report import Deviation, Facts
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import Deviation
 from faultline.report.remedies import ORDER
 from faultline.runs.results import Result
 

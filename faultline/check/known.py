@@ -1,16 +1,18 @@
 """Which known failure a cell of somebody's model shows, and which it may be as well."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
 from faultline.base.errors import UsageError
+from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.observations import matching, measured
 from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
-from faultline.ranks.report import Facts
+from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
@@ -20,7 +22,14 @@ COMPARED = {
 }
 APART = "buffers_apart"  # the fact of a cell in which ranks hold unlike buffers
 KNOWN_FACTS = {APART, *COMPARED, *(each.name for each in fields(Facts))}
+WHOLE = ("ddp*", "zero[012]*")  # strategies under which every rank has all of each weight
 UNMOVED = Did("diverges", "unmoved")
+# What an engine says of a weight that is in shards where it is used whole, and nothing of its type or kind.
+SHARDED = re.compile(
+    r"mat2 must be a matrix|mixed torch\.Tensor and DTensor|expected 1D|must match the size|size mismatch"
+    r"|\bshapes?\b|\bdimension|setStorage|invalid gradient at|_will_engine_execute_node",
+    re.IGNORECASE,
+)
 ENDS = ("raises", "crashes")  # what an error or a signal ends
 CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
 
@@ -45,9 +54,11 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
     if by_itself(result):
         return None, ()
     did = result.did
-    if compared := _doing(did, place(result), result.checked.shows):
+    if compared := _doing(did, place(result), compared_of(result)):
         return compared[0], compared[1:]
-    names = seen(result.checked.facts) | ({APART} if result.finding.apart else set())
+    if result.outcome in (Outcome.CRASHES, Outcome.HANGS) and by_rank((result, *others)):
+        return None, ()  # ranks wait for others that do something else
+    names = held(result, result.checked.facts, others) | ({APART} if result.finding.apart else set())
     alike = _doing(did, place(result), names) or _by_facts(result, {}, others)
     return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
 
@@ -82,7 +93,7 @@ def _by_error(result: Result, others: Collection[Result]) -> Known:
     # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
     cut = cut_off(facts)
     unused = tuple(name for name in facts.no_gradient if name not in cut)
-    names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
+    names = held(result, replace(facts, no_gradient=unused), others).union(result.checked.shows)
     if fitting := [match for match in fits if needed(match.failure, names)]:
         return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
     if likely := _by_facts(result, {match.failure.name: match.signature for match in worded}, others):
@@ -95,18 +106,27 @@ def _by_error(result: Result, others: Collection[Result]) -> Known:
 
 
 def _by_facts(result: Result, signatures: Mapping[str, str], others: Collection[Result]) -> tuple[Match, ...]:
-    """The failures that any end of a cell by an error is where they end so, whether or not it has their words.
+    """The failures that an end of a cell by an error is where they end so: one in their words, or of shards.
 
     `signatures` has the names of errors with its words, by failure. Where one of the model's `others` trains under the
     same strategy, in another checkpointing mode, what the model is like is no reason.
     """
-    names, matches = seen(result.checked.facts), []
+    names = held(result, result.checked.facts, others)
+    likely: list[Match] = []
     trains = any(each.cell.strategy == result.cell.strategy and each.outcome == Outcome.TRAINS for each in others)
+    sharded = result.outcome == Outcome.CRASHES or SHARDED.search(result.detail)
     for failure in failures().values() if result.outcome in ENDS and not trains else ():
+        if not sharded and failure.name not in signatures:
+            continue  # it is of a type, or of another kind
         by = next((fact for fact in failure.recognition.model.any_error if fact in names), "")
         if by and (where := _nearest(failure, place(result))):
-            matches.append(_likely(failure, signatures.get(failure.name, result.signature), where, by))
-    return tuple(matches)
+            likely.append(_likely(failure, signatures.get(failure.name, result.signature), where, by))
+
+    def place_of(each: Match) -> tuple[bool, int]:
+        return each.failure.name not in signatures, len(each.failure.recognition.model.any_of)
+
+    best = min(map(place_of, likely), default=None)
+    return tuple(each for each in likely if place_of(each) == best)
 
 
 def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
@@ -183,6 +203,31 @@ def _measured(failure: Failure, did: Did, where: Place) -> bool:
     modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
     there = (cells[cell] for cell in cells if cell.strategy == strategy and cell.checkpointing in modes)
     return did.signature not in failure.also_raises and did in there
+
+
+def compared_of(result: Result) -> list[str]:
+    """What a cell's comparison shows, but for what a loss with a backward pass of its own shows for another reason."""
+    return [] if result.checked.facts.own_backward else [*result.checked.shows]
+
+
+def held(result: Result, facts: Facts, others: Collection[Result]) -> frozenset[str]:
+    """The names of the facts of a model that can be the reason for what a cell does."""
+    names = seen(facts) | ({"unequal"} if by_rank((result, *others)) else set())
+    inside, order = result.checked.raised_in, facts.order
+    in_leaf = inside and not any(name.startswith(f"{inside}.") for name in order)  # which has weights of its own
+    if in_leaf or matches(result.cell.strategy, WHOLE):  # where every rank has the whole of a weight
+        names -= {"read_outside"}
+    if result.outcome in (Outcome.CRASHES, Outcome.HANGS):
+        names -= {"no_gradient", "zero_gradient"}  # which all ranks have alike
+    return names
+
+
+def by_rank(results: Collection[Result]) -> bool:
+    """Whether ranks run different modules where one process shows no such thing, or may: it asks for its rank."""
+    asks = (
+        name.startswith(("get_rank", "RANK", "LOCAL_RANK")) for each in results for name in each.checked.collectives
+    )
+    return any(each.checked.by_rank for each in results) or any(asks)
 
 
 def seen(facts: Facts) -> frozenset[str]:

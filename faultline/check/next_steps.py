@@ -16,6 +16,9 @@ from faultline.runs.results import Result
 ALIKE = 0.01  # of two errors: so much is an engine's rounding
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
 UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+NO_ATTRIBUTE = re.compile(
+    r"'(DistributedDataParallel|DeepSpeedEngine|FullyShardedDataParallel)' object has no attribute '(\w+)'"
+)
 FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
@@ -28,7 +31,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    unlike = unlike_modules(group) or mismatched(group)
+    unlike = [*(unlike_modules(group) or mismatched(group)), *of_wrapper(group)]
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
     by_kind = [*same_start(group), *same_buffers(group), *own_state(one), *asks_ranks(results)] if silent else []
@@ -105,12 +108,12 @@ def resumed(group: Group) -> list[str]:
 
 
 def asks_ranks(results: Sequence[Result]) -> list[str]:
-    """What a model asks other ranks by itself, which one process hasn't, and whether all engines do the same then."""
+    """What a model asks of ranks by itself, which one process can't show, and whether all engines do the same then."""
     ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    line = f"the model asks the other ranks by itself ({some([*names])}). One process has none, and is no judge of that"
+    line = f"the model asks for its rank or for others' values ({some([*names])}): one process is no judge of that"
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
@@ -133,6 +136,16 @@ def mismatched(group: Group) -> list[str]:
         return []
     first = f"a rank was sent {sizes[1]} bytes where it expected {sizes[2]}. " if sizes else ""
     return [f"{first}Every rank has to call the same collectives, in the same order, with tensors of the same shape"]
+
+
+def of_wrapper(group: Group) -> list[str]:
+    """What reads an attribute of a model that an engine has wrapped."""
+    asked = filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results))
+    return [
+        f"a wrapper has no attribute of its model: `getattr(model, 'module', model).{match[2]}`, or give it back"
+        " from the forward pass"
+        for match in list(asked)[:1]
+    ]
 
 
 def unlike_modules(group: Group) -> list[str]:

@@ -6,7 +6,7 @@ from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off
-from faultline.ranks.report import Facts
+from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
 NOTHING = 1e-3  # of a loss: so much is rounding
@@ -64,6 +64,15 @@ def of_model(facts: Facts) -> list[str]:
             "are parameters of the loss and not of the model: no engine reduces their gradients, and nothing here"
             " trains or compares them. Put them into the model",
         ),
+        (
+            facts.written,
+            "are trained, and the forward pass writes them: an engine that trains a copy or has shards does otherwise",
+        ),
+        (
+            facts.left_out,
+            "get a gradient in some steps only: DDP waits for one in each, and an engine that flattens weights goes on"
+            " to move them by their momentum",
+        ),
         (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
         (
             facts.read_outside,
@@ -86,6 +95,8 @@ def of_model(facts: Facts) -> list[str]:
             f"under FSDP, each {' and each '.join(map(one_line, facts.units))} is a unit of its own here: where these"
             " are sharded with others, what is read or moved outside of a forward pass may do otherwise"
         )
+    if facts.own_backward:
+        lines.append("the loss runs a backward pass by itself, beside the one of its training")
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     if facts.checkpointing != "off":
@@ -108,7 +119,7 @@ def by_rank(results: Sequence[Result]) -> list[str]:
 
 
 def collectives(results: Sequence[Result]) -> list[str]:
-    """The collectives that the model calls by itself, which one process can't show."""
+    """The collectives that the model calls by itself, and where it asks for its rank: one process can't show these."""
     names = dict.fromkeys(name for result in results for name in result.checked.collectives)
     return [f"{some([*names])}: called by the model itself, beside the engine"] if names else []
 

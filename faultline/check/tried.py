@@ -6,6 +6,7 @@ from typing import Any
 
 from faultline.base.text import count, matches
 from faultline.catalogue.outcomes import Outcome
+from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN
 from faultline.check.findings import Group, groups
@@ -54,7 +55,8 @@ class Tried:
         cells += MEASURED[self.fate.scope]
         if not self.results:
             return word, text, cells + ("; your model checkpoints by itself: change that in it" if self.fixed else "")
-        there = f"your model: {self.helped} of {count(len(self.results), 'cell')}"
+        under = words.grouped(dict.fromkeys(result.cell.strategy for result in self.results), ())
+        there = f"your model under {under}: {self.helped} of {count(len(self.results), 'cell')}"
         return self.word, text, f"{there}; in the catalogue {word}, {cells}"
 
 

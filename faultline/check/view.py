@@ -15,7 +15,7 @@ from faultline.cells.finding import some, where
 from faultline.cells.words import places
 from faultline.check import remarks, script
 from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
-from faultline.check.known import COMPARED, cut_off, fine
+from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
@@ -29,7 +29,7 @@ from faultline.strategies.naming import mentioned
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
-DETAIL = 240  # characters of an error
+DETAIL = 400  # characters of an error
 # What the answer for machines has of a cell's result.
 CELL = """
     id outcome signature detail rank finding raised_in at apart by_rank collectives shows errors worst_parameter
@@ -134,7 +134,7 @@ def _group(
         for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
-    for line in next_steps(group, results):
+    for line in next_steps(group, (*results, *more)):
         write_line(console, f"  {line}")
     first = group.forms[0].results[0]
     again = command(target, options, first)
@@ -162,7 +162,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
             write_line(console, f"    {one_line(text)}")
     if one.checked.raised_in is not None:
         write_line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
-    for fact in one.checked.shows:
+    for fact in compared_of(one):
         write_line(console, f"  {COMPARED[fact]}")
     if difference := one.finding.first:
         write_line(console, f"  first differs: {where(difference)}")

@@ -100,10 +100,10 @@ def run(request: Request) -> int:
 def next_step(folder: RunFolder, explored: Sequence[Finding]) -> str:
     """What comes after an exploration: the gravest finding is read and kept, or others are looked for."""
     if not explored:
-        return "nothing was found: another --seed draws other programs, and a larger --minutes more of them"
+        return "There is no finding. Another --seed draws other programs, and a larger --minutes more of them."
     first = min(explored, key=overview.grave)
-    kept = here(f"faultline maintain findings --keep {folder.shown}/{keeping.FINDINGS}/{first.name}")
-    return f"next: read {first.name}, and keep what stands up to it: {kept}"
+    keep = here(f"faultline maintain findings --keep {folder.shown}/{keeping.FINDINGS}/{first.name}")
+    return f"next: read {first.name}, and keep what stands up to it: {keep}"
 
 
 def look(

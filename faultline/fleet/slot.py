@@ -13,8 +13,9 @@ from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
 from faultline.fleet import gang
 from faultline.fleet.gang import Peer
+from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
-from faultline.ranks.report import ErrorReport, Facts
+from faultline.ranks.report import ErrorReport
 from faultline.runs import cache, gpus
 from faultline.runs.nodes import Begun, Finished, Seen
 from faultline.runs.results import Result

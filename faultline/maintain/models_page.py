@@ -158,7 +158,7 @@ def _since(every: Sequence[Summary]) -> list[str]:
         only_today = _lines((now, _without(now, there)) for there, now in whole)
         lines = _reasons((there.name, there.refused) for there, now in both if there.refused and not now.refused)
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
-        lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
+        lists = (("Gone since then:", [*only_there.values()]), ("New since then:", [*only_today.values()]))
         parts.append(f"### transformers {both[0][0].transformers}")
         parts.append(f"{count(len({there.model for there, _ in ran}), 'model type')} trained, in {cells}.")
         for heading, group in (*lists, ("Not trained there:", lines)):

@@ -21,15 +21,15 @@ class Proof:
     """Cells of which the truth is known.
 
     `kind` is that of the results folder. `run` gives what runs one cell, of a folder for files; `worth` says what a
-    judgement is worth, `called` whether it names the known failure that the cell has, if it has one, `faulty` whether
-    the cell has a fault, and `about` what is in it, in lines.
+    judgement is worth, `called` whether it names the known failure that the cell has, `faulty` whether the cell has a
+    fault, and `about` what is in it, in lines.
     """
 
     kind: str
     cells: Sequence[Cell]
     run: Callable[[Path], RunCell]
     worth: Callable[[Result], str]
-    called: Callable[[Result], bool | None]
+    called: Callable[[Result], str]
     faulty: Callable[[Cell], bool]
     about: Callable[[Cell], Sequence[str]]
 
@@ -42,7 +42,7 @@ class Figures:
     healthy: Counter[str]
     faulty: Counter[str]
     specs: int = 0
-    called: Counter[bool] = field(default_factory=Counter)
+    called: Counter[str] = field(default_factory=Counter)
 
     @property
     def caught(self) -> int:
@@ -61,7 +61,11 @@ class Figures:
         kinds = f"{self.healthy[judging.RIGHT]} train"
         if self.healthy[judging.REFUSED]:
             kinds += f", {self.healthy[judging.REFUSED]} are refused as known"
-        called = [("known failures named", f"{self.called[True]} of {self.called.total()}", "")] if self.called else []
+        known = self.called[judging.CALLED] + self.called[judging.NOT_CALLED]
+        called = [
+            ("known failures named", f"{self.called[judging.CALLED]} of {known}", ""),
+            ("cells with the name of another failure", str(self.called[judging.WRONGLY_CALLED]), "0"),
+        ]
         specs = [("specs", str(self.specs), "")] if self.specs else []
         return [
             *specs,
@@ -70,7 +74,7 @@ class Figures:
             ("false alarms", str(alarms), "0"),
             ("faults missed", str(self.faulty[judging.MISSED]), "0"),
             ("faults named rightly", f"{self.faulty[judging.RIGHT]} of {self.caught}", f"{NAMED_RIGHTLY:.0%}"),
-            *called,
+            *(called if self.called else []),
             ("faults of Faultline itself", str(ours), "0"),
         ]
 
@@ -79,14 +83,14 @@ class Figures:
         """Whether every bar is held."""
         wrong = sum(self.healthy.values()) - self.healthy[judging.RIGHT] - self.healthy[judging.REFUSED]
         lost = self.faulty[judging.MISSED] + self.faulty[judging.FAULT_OF_OURS]
-        return not wrong and not lost and self.named >= NAMED_RIGHTLY
+        return not (wrong or lost or self.called[judging.WRONGLY_CALLED]) and self.named >= NAMED_RIGHTLY
 
 
 def measured(proof: Proof, entries: Sequence[Result], specs: int = 0) -> Figures:
     """The figures of a proof from its results."""
     healthy = Counter(proof.worth(entry) for entry in entries if not proof.faulty(entry.cell))
     faulty = Counter(proof.worth(entry) for entry in entries if proof.faulty(entry.cell))
-    called = Counter(named for entry in entries if (named := proof.called(entry)) is not None)
+    called = Counter(named for entry in entries if (named := proof.called(entry)))
     return Figures(healthy, faulty, specs, called)
 
 
@@ -99,6 +103,10 @@ def show(proof: Proof, entries: Sequence[Result], figures: Figures) -> None:
         print(f"{worth}: {entry.cell.id}: {' '.join(entry.did)}")
         print(*(f"  {line}" for line in proof.about(entry.cell)), sep="\n")
         print(f"  {one_line('; '.join([entry.detail, *entry.finding.words]))[:400]}")
+    for entry in [entry for entry in entries if proof.called(entry) == judging.WRONGLY_CALLED][:SHOWN]:
+        print(f"{judging.WRONGLY_CALLED}: {entry.cell.id}: {', '.join(sorted(judging.names_given(entry)))}")
+        print(*(f"  {line}" for line in proof.about(entry.cell)), sep="\n")
+        print(f"  {one_line(entry.detail)[:400]}")
     if len(wrong) > SHOWN:
         print(f"and {count(len(wrong) - SHOWN, 'cell')} more")
     print("\n".join(headed(("measured", "value", "bar"), [row(*each) for each in figures.rows])))

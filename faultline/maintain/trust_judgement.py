@@ -13,6 +13,7 @@ from faultline.runs.results import Result
 RIGHT, REFUSED, FALSE_ALARM, OTHERWISE, MISSED, MISNAMED, FAULT_OF_OURS = (
     *("right", "refused", "false alarm", "not as known", "missed", "misnamed", "fault of ours"),
 )
+CALLED, NOT_CALLED, WRONGLY_CALLED = "named", "without a name", "another name"
 CLOSE = 0.02  # how far a factor may be from the one that was seeded
 NAMED = {
     **dict.fromkeys(("factor", "row", "lost", "loss", "rows", "unreduced"), Signature.DIFFERS),
@@ -45,14 +46,25 @@ def judged(case: Case, entry: Result) -> str:
     return RIGHT if names(case.fault, entry) else MISNAMED
 
 
-def called(case: Case, entry: Result) -> bool | None:
-    """Whether `check` names the failure that a healthy spec is known to meet; None where it isn't known to meet one."""
+def called(case: Case, entry: Result) -> str:
+    """Whether `check` names the failure that a healthy spec is known to meet, or another one.
+
+    It is empty where the spec trains, or what it meets is in no catalogue and has no name.
+    """
+    if case.fault or judged(case, entry) != REFUSED:
+        return ""
     rules = truth.met(case.spec, entry.cell.strategy, entry.outcome, text(entry))
-    expected = {each.failure for each in rules if each.failure}
-    if case.fault or not expected:
-        return None
+    expected = {name for each in rules for name in (each.failure, each.also) if name}
+    named = names_given(entry)
+    if named & expected:
+        return CALLED
+    return WRONGLY_CALLED if named else NOT_CALLED if expected else ""
+
+
+def names_given(entry: Result) -> set[str]:
+    """The known failures that `check` says a cell has, or may have."""
     match, others = recognised(entry)
-    return any(each.failure.name in expected for each in (match, *others) if each)
+    return {each.failure.name for each in (match, *others) if each}
 
 
 def text(entry: Result) -> str:

@@ -40,7 +40,7 @@ def proof(healthy: int, faulty: int | None, seed: int) -> Proof:
         mixed,
         lambda folder: run(folder, named),
         lambda entry: worth(named.get(entry.cell), entry),
-        lambda entry: None,
+        lambda entry: "",
         named.__contains__,
         lambda cell: [f"fault: {named[cell].fault}"] if cell in named else [],
     )

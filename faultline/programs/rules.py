@@ -13,7 +13,7 @@ from faultline.programs.spec import Spec
 class Rule:
     """Features that together make an engine do something else than train, and the words by which that is known.
 
-    `failure` is that of the catalogue, if it has one of the kind.
+    `failure` is that of the catalogue, if it has one of the kind, and `also` another one that it may be called.
     """
 
     where: Mapping[str, Any]
@@ -22,6 +22,7 @@ class Rule:
     words: str
     why: str
     failure: str = ""
+    also: str = ""
 
     def holds(self, spec: Spec, strategy: str) -> bool:
         """Whether a spec has all of the features, under one of the strategies."""
@@ -35,10 +36,9 @@ def has(where: Mapping[str, Any], value: Callable[[str], Any]) -> bool:
     )
 
 
-def rule(
-    strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, failure: str = "", **where: Any
-) -> Rule:
-    return Rule(where, tuple(strategies.split()), outcome, words, why, failure)
+def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, **where: Any) -> Rule:
+    names = {name: where.pop(name, "") for name in ("failure", "also")}
+    return Rule(where, tuple(strategies.split()), outcome, words, why, **names)
 
 
 SHARD = (
@@ -127,6 +127,7 @@ RULES: Sequence[Rule] = (
         checkpoint="reentrant",
         reused=True,
         failure="ddp_peft_reentrant_ready_twice",
+        also="zero_double_reduction",
     ),
     rule(
         "zero2",
@@ -136,7 +137,14 @@ RULES: Sequence[Rule] = (
         reused=True,
         failure="zero_double_reduction",
     ),
-    rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule(
+        "zero3",
+        r"len\(set\(p\.ds_id",
+        "each recomputation reduces",
+        checkpoint="reentrant",
+        reused=True,
+        failure="zero_double_reduction",
+    ),
     rule(
         "zero3",
         "different metadata than during the forward pass",
@@ -230,8 +238,21 @@ RULES: Sequence[Rule] = (
     rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
-    rule("zero*", DTYPES, "one type in a bucket", dtype=("float64", "mixed", "complex")),
-    rule("fsdp1*", DTYPES, "one type in a flat parameter", dtype=("complex", "integer")),
+    rule(
+        "zero3",
+        r"len\(set\(t\.dtype for t in tensors\)\) == 1",
+        "one type in a bucket",
+        dtype=("float64", "mixed", "complex"),
+        failure="fsdp2_mixed_original_dtype",
+    ),
+    rule("zero*", "must have the same dtype", "weights are cast to one type", dtype=("float64", "mixed", "complex")),
+    rule(
+        "fsdp1*",
+        DTYPES,
+        "one type in a flat parameter",
+        dtype=("complex", "integer"),
+        failure="fsdp2_mixed_original_dtype",
+    ),
     rule(
         "fsdp*",
         DTYPES,

@@ -1,4 +1,4 @@
 """What runs in the interpreter of the stack under test: the server that forks, one rank, its comparison.
 
-For others: `job`, `observer`, `own_model`, `preload`, `report`, `run`, `start`.
+For others: `facts`, `job`, `observer`, `own_model`, `preload`, `report`, `run`, `start`.
 """

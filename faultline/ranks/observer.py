@@ -11,8 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
+from faultline.ranks.facts import Facts, unlike
 from faultline.ranks.reads import Reads
-from faultline.ranks.report import Facts, unlike
 from faultline.strategies.shared import blocks
 
 
@@ -32,6 +32,7 @@ class Observer:
         self.of_loss: list[str] = []
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
+        self.own_backward = False
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
@@ -47,8 +48,11 @@ class Observer:
         self._double_backward = False
         self._used: dict[int, set[str]] = {}
         self._unequal: set[str] = set()
-        self._frozen_weights: dict[str, torch.Tensor] = {}
+        self._before: dict[str, torch.Tensor] = {}
         self._by_hand: dict[str, None] = {}
+        self._written: dict[str, None] = {}
+        self._had: set[str] = set()
+        self._left_out: dict[str, None] = {}
         self._without_root: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
@@ -68,8 +72,7 @@ class Observer:
         self._inside.clear()
         self._used.clear()
         if self._reads:
-            frozen = {name: p for name, p in self._model.named_parameters() if not p.requires_grad}
-            self._frozen_weights = {name: parameter.detach().clone() for name, parameter in frozen.items()}
+            self._before = {name: parameter.detach().clone() for name, parameter in there(self._model)}
         try:
             with self._cut_off.watching(), self._reads or nullcontext():
                 yield
@@ -78,8 +81,12 @@ class Observer:
         every = [*self._used.values()]
         self._unequal |= unlike(every)
         for name, parameter in self._model.named_parameters():
-            if name in self._frozen_weights and not torch.equal(parameter, self._frozen_weights[name]):
-                self._by_hand.setdefault(name)
+            if name in self._before and not torch.equal(parameter, self._before[name]):
+                (self._written if parameter.requires_grad else self._by_hand).setdefault(name)
+            if parameter.grad is not None:
+                self._had.add(name)
+            elif self._reads and name in self._had:
+                self._left_out.setdefault(name)
             if parameter.requires_grad and name in self._at_first:
                 self._unfrozen.setdefault(name)
             if parameter.requires_grad and self._gradients.get(name) != "some":
@@ -139,6 +146,7 @@ class Observer:
             frozen_input=tuple(self._frozen | self._cut_off.modules),
             unfrozen=tuple(self._unfrozen),
             double_backward=self._double_backward,
+            own_backward=self.own_backward,
             without_root=tuple(self._without_root),
             overlapping=tuple(overlapping(self._model)) if self._reads else (),
             complex_valued=tuple(name for name, p in there(self._model) if p.is_complex()) if self._reads else (),
@@ -148,6 +156,8 @@ class Observer:
             collectives=tuple(self.collectives),
             units=tuple(sorted(each.__name__ for each in blocks(self._model))),
             moved_by_hand=tuple(self._by_hand),
+            written=tuple(self._written),
+            left_out=tuple(self._left_out),
             read_outside=tuple(self._reads.outside) if self._reads else (),
             entered=tuple(self._entered),
             unequal=tuple(sorted(self._unequal)),

@@ -37,7 +37,7 @@ def run(request: Request) -> int:
     failure = failure_named(request.failure)
     if not failure.reported:
         raise UsageError(
-            f"{failure.name} was found on today's stack: `faultline run --failure {failure.name}` shows it"
+            f"{failure.name} names no older stack: `faultline run --failure {failure.name}` shows it on today's"
         )
     cell = as_reported(failure, failure.reported, request.device)
     devices.check_device(cell.device)

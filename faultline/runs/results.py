@@ -17,7 +17,8 @@ from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
-from faultline.ranks.report import KINDS, Deviation, Facts, RankError, Report, Sketch
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import KINDS, Deviation, RankError, Report, Sketch
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.strategies import Evidence

@@ -15,8 +15,9 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
 from faultline.cells.cell import Cell, reference
 from faultline.cells.expected import Expectation
+from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job, Target
-from faultline.ranks.report import ErrorReport, Facts, Report
+from faultline.ranks.report import ErrorReport, Report
 from faultline.runs import life, oracle, results
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement

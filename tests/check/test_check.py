@@ -25,7 +25,8 @@ from faultline.check.next_steps import next_steps, unlike_modules
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
-from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, error_report
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
 from faultline.report import remedies
 from faultline.runs import folders, oracle, runner
 from faultline.runs.nodes import Ended, RankEnd
@@ -252,9 +253,9 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
 
 def test_what_a_model_is_like_is_no_reason_where_it_trains_in_another_mode():
     """Breaks when a model that reads a weight outside of its module, and trains so, gets that for any other error."""
-    facts = replace(FACTS, read_outside=("head.weight",))
+    facts, text = replace(FACTS, read_outside=("head.weight",)), "E: size mismatch"
     raised = [
-        of(entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail="E: x", ranks=(error("E: x"),)), facts)
+        of(entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=(error(text),)), facts)
         for name in ("zero3", "fsdp2")
     ]
     trains = of(entry("trains", "check/model/zero3/off/fp32/w2/cpu"), facts)
@@ -293,10 +294,10 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
         return " ".join(next_steps(findings.groups(results)[0], results))
 
     same = left("ddp", 0.8), left("zero2", 0.802)
-    assert "asks the other ranks by itself (all_gather (moco.py:7))" in steps(*same)
+    assert "for others' values (all_gather (moco.py:7))" in steps(*same)
     assert "all engines leave the same" in steps(*same)
     for others in ([left("ddp", 0.8), left("zero2", 0.7)], [left("ddp", 0.8)], [*same, entry("trains")]):
-        assert "asks the other ranks" in steps(*others) and "leave the same" not in steps(*others)
+        assert "is no judge" in steps(*others) and "leave the same" not in steps(*others)
     assert "asks" not in steps(*[replace(each, checked=Checked()) for each in same])
 
 
@@ -595,7 +596,7 @@ def test_a_remedy_is_judged_by_the_models_own_cells_first():
         assert not tried.untried([wrong, other]), "what was run is not run again"
         [row] = [each.row for each in tried.tried(group, [wrong, other]) if each.results]
         assert row[:2] == (word, "`find_unused_parameters=True`")
-        assert row[2].startswith(f"your model: {helped} of 1 cell; in the catalogue verified, ")
+        assert row[2].startswith(f"your model under ddp-find-unused: {helped} of 1 cell; in the")
     assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", cell.id)]))
     both = [wrong, entry("raises", cell.id, detail=words, ranks=(error(""),), facts=unused)]
     [group] = findings.groups(both)

@@ -50,6 +50,12 @@ def test_a_healthy_model_trains(run, model, strategy):
     assert (results.outcome, results.finding.first) == ("trains", None), results.detail
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
+def test_dropout_of_any_kind_is_off(run, strategy):
+    """Breaks when a model with `nn.TransformerEncoder`, an LSTM or functional dropout can't be checked."""
+    assert run("dropping", strategy).outcome == "trains"
+
+
 def test_losses_that_are_equal_are_no_reason_to_refuse_rows_that_differ(run):
     """Breaks when DPO's first step, or a classifier with a head of zeros, can't be checked."""
     assert run("zero_head", "ddp").outcome == "trains"
@@ -543,7 +549,7 @@ def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, aski
     result = run(f"{asking}:centred", strategy)
     assert result.checked.collectives == ("all_reduce (asks.py:16)",), "an engine's are none of the model's"
     [line] = next_steps.asks_ranks([result])
-    assert result.outcome == "diverges" and "One process has none" in line
+    assert result.outcome == "diverges" and "one process is no judge" in line
     assert not next_steps.own_state(result), "ranks don't keep their own"
 
 
@@ -562,3 +568,41 @@ def test_a_collective_of_one_rank_alone_is_explained(run, asking, strategy, outc
     [group] = findings.groups([result])
     assert result.outcome == outcome and next_steps.mismatched(group)[0].startswith(line), result.detail
     assert outcome == "crashes" or result.checked.at == ("rank 0: asks.py:35 in loss",)
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "named"),
+    [
+        ("alternating", "ddp", "ddp_unused_vision_tower"),
+        ("alternating", "zero2", "weight_decay_without_gradient"),
+        ("alternating", "fsdp2", ""),
+        ("twice_backward", "ddp", ""),
+        ("twice_backward", "fsdp2", ""),
+        ("twice_backward", "zero2", "zero12_manual_ga_keeps_last_microbatch"),
+        ("by_rank", "ddp", "ddp_unused_vision_tower"),
+        ("by_rank", "zero2", None),
+        ("temperature", "fsdp2", "zero_broadcast_of_scalar_weights"),
+    ],
+)
+def test_a_cause_is_named_and_no_other(run, model, strategy, named):
+    """Breaks when what a model is like decides against an engine's words, or a healthy loop is called wrong.
+
+    An empty name says that it trains, and None that nothing known has it.
+    """
+    result = run(model, strategy)
+    match, _ = known.recognised(result, [result])
+    assert (result.outcome == "trains") == (named == ""), result.detail
+    assert (match and match.failure.name) == (named or None)
+
+
+def test_weights_that_a_forward_pass_writes_are_named(run):
+    """Breaks when a WGAN that ZeRO trains otherwise has a difference without a reason."""
+    result = run("clipped", "zero2")
+    assert result.outcome == "diverges" and "head.weight" in result.checked.facts.written
+    assert "the forward pass writes them" in " ".join(remarks.of_model(result.checked.facts))
+
+
+def test_an_attribute_that_a_wrapper_lacks_is_explained(run):
+    result = run("of_the_wrapper", "ddp")
+    [line] = next_steps.of_wrapper(findings.groups([result])[0])
+    assert result.outcome == "raises" and "getattr(model, 'module', model).number" in line

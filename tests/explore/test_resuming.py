@@ -84,7 +84,7 @@ def test_an_exploration_has_a_page_of_its_own(explored, tmp_path, capsys):
     explored(specs=4, seed=5, strategies=TWO)
     out = capsys.readouterr().out
     [page] = tmp_path.glob("explore-*/findings/README.md")
-    assert "programs an hour: " in out and "findings/README.md\nnothing was found: " in out
+    assert "programs an hour: " in out and "findings/README.md\nThere is no finding. " in out
     assert "0 findings, 0 of them new." in page.read_text() and "\n| 5 | " in page.read_text()
 
 

@@ -168,8 +168,8 @@ def test_an_older_release_is_held_against_today():
     text = models_page.page([*now, *then]).partition("## On older releases")[2]
     line = "- [zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice). Under"
     assert "### transformers 4.57.1\n\n3 model types trained, in 7 cells." in text
-    assert f"There, but not today:\n\n{line} zero2 (off): qwen2.\n\n" in text
-    assert f"Today, but not there:\n\n{line} zero3 (off): llama.\n\n" in text
+    assert f"Gone since then:\n\n{line} zero2 (off): qwen2.\n\n" in text
+    assert f"New since then:\n\n{line} zero3 (off): llama.\n\n" in text
     assert text.endswith("Not trained there:\n\n- clip: no class of that name")
 
 

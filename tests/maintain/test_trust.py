@@ -19,7 +19,7 @@ from faultline.programs import sampling
 from faultline.programs.fault import KINDS, Fault
 from faultline.programs.sampling import Case
 from faultline.programs.spec import Spec
-from faultline.ranks.report import Facts
+from faultline.ranks.facts import Facts
 from faultline.runs.results import Checked
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -112,11 +112,23 @@ def test_a_known_failure_is_named_or_not():
         entry("raises", "other", detail=words, checked=Checked(facts=Facts(model="Made", no_gradient=names)))
         for names in (("spare.weight",), ())
     )
-    assert judging.called(case, named) is True and judging.called(case, unnamed) is False
-    assert judging.called(Case("made", Spec()), named) is None, "nothing is known of it"
-    assert judging.called(case, entry("trains", "")) is None
-    figures = Figures(Counter({judging.REFUSED: 2}), Counter(), called=Counter({True: 1, False: 1}))
-    assert ("known failures named", "1 of 2", "") in figures.rows
+    assert judging.called(case, named) == judging.CALLED and judging.called(case, unnamed) == judging.NOT_CALLED
+    assert not judging.called(Case("made", Spec()), named), "it is a false alarm"
+    assert not judging.called(case, entry("trains", ""))
+    figures = Figures(Counter({judging.REFUSED: 2}), Counter(), called=Counter([judging.CALLED, judging.NOT_CALLED]))
+    assert ("known failures named", "1 of 2", "") in figures.rows and figures.holds
+
+
+def test_another_failures_name_is_counted(monkeypatch):
+    """Breaks when a refusal that is in no catalogue gets the name of a failure, and every bar is held."""
+    case = Case("made", Spec(dtype="float64"))
+    words = "RuntimeError: mat1 and mat2 must have the same dtype"
+    refused = replace(entry("raises", "other", detail=words), cell=Cell("made", "model", "zero2"))
+    assert judging.judged(case, refused) == judging.REFUSED
+    monkeypatch.setattr(judging, "names_given", lambda entry: {"double_backward_through_shards"})
+    assert judging.called(case, refused) == judging.WRONGLY_CALLED
+    figures = Figures(Counter({judging.REFUSED: 1}), Counter(), called=Counter([judging.WRONGLY_CALLED]))
+    assert ("cells with the name of another failure", "1", "0") in figures.rows and not figures.holds
 
 
 @pytest.mark.parametrize(

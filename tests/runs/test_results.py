@@ -24,7 +24,8 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
-from faultline.ranks.report import ErrorReport, Facts
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import ErrorReport
 from faultline.runs import cache, engines, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd

@@ -405,8 +405,29 @@ def spawns():
 
 def random(rate=0.5):
     model = Model()
-    model.layers[0].register_forward_hook(lambda module, args, output: nn.functional.dropout(output, rate))
+    model.layers[0].register_forward_hook(lambda module, args, output: output + rate * torch.randn_like(output))
     return model, loss, batch()
+
+
+class Dropping(nn.Module):
+    """Drops in every way that torch has."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.recurrent = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.dropout = nn.Dropout2d(0.5)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.encoder(x.unflatten(1, (1, 8)))
+        x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        x = self.dropout(self.recurrent(x)[0].unsqueeze(-1)).squeeze(-1)
+        return self.head(nn.functional.dropout(x, 0.5, self.training).flatten(1))
+
+
+def dropping():
+    return Dropping(), loss, batch()
 
 
 def a_little_random():
@@ -503,3 +524,76 @@ def several_lines():
 
 def waits():
     time.sleep(3600)
+
+
+class Alternating(Model):
+    """Trains its head in every other step, and the rest in the steps between, as a GAN does."""
+
+    steps = 0
+
+    def forward(self, x):
+        self.steps += 1
+        self.head.requires_grad_(self.steps % 2 == 1)
+        self.layers.requires_grad_(self.steps % 2 == 0)
+        return super().forward(x)
+
+
+def alternating():
+    return Alternating(), loss, batch()
+
+
+class Clipped(Model):
+    """Clips its weights before it uses them, as a WGAN does."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.clamp_(-0.2, 0.2)
+        return super().forward(x)
+
+
+def clipped():
+    return Clipped(), loss, batch()
+
+
+def twice_backward():
+    def twice(model, batch):
+        loss(model, batch).backward()
+        return loss(model, batch)
+
+    return Model(), twice, batch()
+
+
+class ByRank(Model):
+    """Uses a layer on rank 0 alone, or on the other one."""
+
+    def __init__(self, rank="0"):
+        super().__init__()
+        self.extra, self.rank = nn.Linear(8, 4), rank
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out + self.extra(x) if os.environ.get("RANK", self.rank) == self.rank else out
+
+
+def by_rank():
+    return ByRank(), loss, batch()
+
+
+class Temperature(Model):
+    """Reads a weight of another module, and has a number that is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return super().forward(x) * self.number.exp() + self.head.weight.mean()
+
+
+def temperature():
+    return Temperature(), loss, batch()
+
+
+def of_the_wrapper():
+    return Temperature(), lambda model, rows: loss(model, rows) + model.number, batch()

@@ -1,7 +1,9 @@
-"""The collectives that a model or its loss calls by itself, beside those of its engine."""
+"""What a model or its loss asks of other ranks by itself, beside its engine: collectives, and which rank it is."""
 
 import functools
+import os
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +15,13 @@ import torch.distributed.nn.functional
 ENGINES = "torch", "deepspeed", "accelerate", "faultline"
 NAMES = """
     all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all all_to_all_single barrier broadcast
-    broadcast_object_list gather gather_object reduce reduce_scatter reduce_scatter_tensor scatter
+    broadcast_object_list gather gather_object get_rank reduce reduce_scatter reduce_scatter_tensor scatter
 """.split()
+VARIABLES = "RANK", "LOCAL_RANK"
 
 
 def seen(called: dict[str, None]) -> None:
-    """Write down each collective that no engine calls, with its place, as in ``all_reduce (model.py:12)``.
+    """Write down each call of these that no engine makes, with its place, as in ``all_reduce (model.py:12)``.
 
     A model's file has to be imported after this, as it may import a function by name. It holds until the rank ends.
     """
@@ -26,6 +29,14 @@ def seen(called: dict[str, None]) -> None:
         for name in NAMES:
             if hasattr(module, name):
                 setattr(module, name, _noted(module, name, called))
+    read = os._Environ.__getitem__
+
+    def noted(environment: Any, name: str) -> str:
+        if name in VARIABLES:
+            _note(called, name, 2)
+        return read(environment, name)
+
+    os._Environ.__getitem__ = noted  # type: ignore[method-assign, assignment]
 
 
 def _noted(module: ModuleType, name: str, called: dict[str, None]) -> Callable[..., Any]:
@@ -33,9 +44,16 @@ def _noted(module: ModuleType, name: str, called: dict[str, None]) -> Callable[.
 
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1)
-        if caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
-            called.setdefault(f"{name} ({Path(caller.f_code.co_filename).name}:{caller.f_lineno})")
+        _note(called, name, 2)
         return function(*args, **kwargs)
 
     return noted
+
+
+def _note(called: dict[str, None], name: str, depth: int) -> None:
+    """Write down a call that is so many frames below, unless an engine made it."""
+    caller: types.FrameType | None = sys._getframe(depth)
+    while caller and caller.f_globals.get("__name__") in ("os", "collections.abc"):
+        caller = caller.f_back
+    if caller and caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
+        called.setdefault(f"{name} ({Path(caller.f_code.co_filename).name}:{caller.f_lineno})")

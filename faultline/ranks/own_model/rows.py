@@ -1,7 +1,7 @@
 """The rows of each rank of somebody's own batch, and the loss of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -31,6 +31,14 @@ class Share:
     batch: Any
 
 
+@dataclass(frozen=True)
+class OneProcess:
+    """What one process knows that trains in place of `world` ranks: the `shares` of a step so far."""
+
+    world: int
+    shares: list[Share] = field(default_factory=list)
+
+
 def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
     """A rank's rows; in the reference, those of one rank after the other, as micro-batches.
 
@@ -47,24 +55,38 @@ def loss_of(
     loss: Callable[..., Any],
     observer: Observer,
     setup: Setup,
-    shares: list[Share] | None,
+    alone: OneProcess | None,
     model: Any,
     rows: Rows,
 ) -> torch.Tensor:
-    """The loss of a rank's rows. Training on as many ranks takes the mean over `shares`, which a reference has."""
+    """The loss of a rank's rows. Training on as many ranks takes the mean over shares, which a process `alone` has.
+
+    So it does of gradients that a loss computes by itself.
+    """
     # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
     dtype = next((parameter.dtype for parameter in model.parameters()), None)  # FSDP1 may have taken them away
     cast = dtype if dtype == torch.bfloat16 or observer.cast else None
     observer.share = rows.rank
+    before = gradients(model) if alone else {}
     number = scalar(loss(model, to(rows.batch, setup.device, cast)))
-    if shares is None:
+    if alone is None:
         return number
-    shares.append(Share(number, rows.batch))
+    for parameter, gradient in gradients(model).items():
+        was = before.get(parameter, torch.zeros(()))
+        if not torch.equal(gradient, was):
+            observer.own_backward = True
+            parameter.grad = was + (gradient - was) / alone.world
+    alone.shares.append(Share(number, rows.batch))
     if rows.last:
-        trainable(shares)
-        shares.clear()
+        trainable(alone.shares)
+        alone.shares.clear()
     # A rank whose rows reach nothing that is trained has no part in the step, and is no error of one process.
     return number if number.requires_grad else number + torch.zeros((), requires_grad=True, device=number.device)
+
+
+def gradients(model: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """A copy of each gradient that there is; a sparse one is dense then."""
+    return {each: each.grad.to_dense().clone() for each in model.parameters() if each.grad is not None}
 
 
 def whole_apart(

@@ -20,7 +20,7 @@ from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer, tied
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, collectives, rows, shrink
+from faultline.ranks.own_model import beside, collectives, dropout, rows, shrink
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
@@ -48,6 +48,7 @@ class Module:
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         called: dict[str, None] = {}
         collectives.seen(called)
+        dropout.off()
         built = self._built()
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
@@ -67,7 +68,7 @@ class Module:
         give = partial(rows.of, batch, self.target.world_size)
         return Scenario(
             model,
-            partial(rows.loss_of, loss, observer, setup, [] if shares else None),
+            partial(rows.loss_of, loss, observer, setup, rows.OneProcess(shares) if shares else None),
             give,
             checkpoint=checkpoint,
             observer=observer,
@@ -98,6 +99,7 @@ def ready(model: Any, lora: Mapping[str, object]) -> Any:
     if lora:
         model = add_lora(model, lora)
     check(model)
+    dropout.off_in(model)
     if not model.training:  # as `from_pretrained` leaves it; a part that is in eval() by intent stays so
         model.train()
     if getattr(getattr(model, "config", None), "use_cache", False):
@@ -228,10 +230,15 @@ def _wrappable(module: torch.nn.Module, model: torch.nn.Module) -> bool:
 
 
 def keep_together(model: torch.nn.Module) -> None:
-    """Mark the modules that can't be an FSDP unit: one of their parameters is in a module outside of them as well.
+    """Mark the modules that can't be an FSDP unit: one of their parameters is in a module outside of them as well, or
+    is read by it.
 
-    `fully_shard` and FSDP1 ask for shared parameters to be in one unit, which the root then is.
+    `fully_shard` and FSDP1 ask for shared parameters to be in one unit, which the root then is. Attention of torch
+    reads the weight of its `out_proj`, whose own forward pass never runs.
     """
+    for module in model.modules():
+        if isinstance(module, torch.nn.MultiheadAttention):
+            setattr(module.out_proj, SHARES, True)
     prefixes: dict[torch.nn.Module, tuple[str, ...]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         prefixes[module] = (*prefixes.get(module, ()), f"{name}." if name else "")
