@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, UsageError
 from faultline.base.paths import REPROS, ROOT
-from faultline.base.text import count
+from faultline.base.text import count, listing
 from faultline.explore import findings, numbers, overview, reproduction, skeleton
 from faultline.explore.findings import Finding
 from faultline.export import prove
@@ -92,6 +92,9 @@ def adopt(name: str) -> int:
     folder = REPROS / finding.name
     if folder.exists():
         raise UsageError(f"{folder.relative_to(ROOT)} exists")
-    skeleton.write(finding, folder)
+    if finding.about.failure:
+        raise UsageError(f"{finding.name} is {finding.about.failure} of the catalogue already")
+    if lacks := skeleton.write(finding, folder, by_hand=True):
+        print(f"write {listing(lacks)} into failure.py by hand: {finding.folder.name}/{findings.FILE} shows how")
     print(f"{folder.relative_to(ROOT)}: read it, run it, record it: docs/add-a-failure.md, from step 4")
     return EXIT_AS_EXPECTED

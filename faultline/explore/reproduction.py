@@ -1,5 +1,6 @@
 """A finding as one file and as an issue for upstream, which need nothing of this suite."""
 
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,11 @@ from faultline.export.cell import ExportedCell, place
 from faultline.observations import measured
 
 NAME = "finding"  # which no failure has
+NOISE = re.compile(
+    r"^\[\d{4}-|Warning\b|^ *(?:return func|warnings\.warn)\(|Connection closed by peer|^\{'|Gloo|\bGLHF\b"
+)
+"""Lines of a file's output that say nothing of what it shows."""
+LINES = 8  # of it that an issue has, its last
 
 
 def source(finding: Finding) -> str:
@@ -57,7 +63,30 @@ def issue(finding: Finding, text: str, output: str) -> str:
     return skeleton.TEMPLATES.get_template("issue.md.j2").render(
         finding=finding,
         detail=shortened(finding.seen.detail),
+        name=engine,
+        does=does,
         stack=stack_name(finding.seen.stack),
         file=text.rstrip(),
-        output="\n".join(shortened(output).splitlines()[-8:]),
+        output="\n".join([line for line in shortened(output).splitlines() if not NOISE.search(line)][-LINES:]),
     )
+
+
+def engine(strategy: str) -> str:
+    """A strategy in words that its project knows, such as "FSDP1 (full)"."""
+    head, _, others = strategy.partition("-")
+    known = f"ZeRO-{head.removeprefix('zero')}" if head.startswith("zero") else head.upper()
+    return f"{known} ({others.replace('-', ' ')})" if others else known
+
+
+def does(did: str) -> str:
+    """What a training does, in plain words."""
+    outcome, _, signature = did.partition(" ")
+    words = {
+        Outcome.TRAINS: "Trains as in one process",
+        Outcome.DIVERGES: "Trains otherwise than in one process, without an error",
+        Outcome.MISPLACED: "Trains, and holds what it shouldn't",
+        Outcome.RAISES: "Raises an error",
+        Outcome.CRASHES: f"Crashes {signature}".strip(),
+        Outcome.HANGS: "Hangs",
+    }
+    return words.get(Outcome(outcome), outcome.capitalize())

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,36 +83,46 @@ def missing(program: Program) -> list[str]:
     ]
 
 
-def write(finding: Finding, folder: Path) -> None:
-    """Write a failure's folder of a finding; raises UsageError for one with features that can't be written out."""
-    if lacks := missing(finding.case.program):
+def write(finding: Finding, folder: Path, by_hand: bool = False) -> list[str]:
+    """Write a failure's folder of a finding; gives the features that are to be written into it by hand.
+
+    Raises UsageError for a finding that has some, unless they are wanted so.
+    """
+    lacks = missing(finding.case.program)
+    if lacks and not by_hand:
         raise UsageError(f"{finding.name}: no failure's file is written of {listing(lacks)} yet")
     folder.mkdir(parents=True)
     title = finding.about.title
-    (folder / "failure.py").write_text(failure(finding))
+    (folder / "failure.py").write_text(failure(finding, lacks))
     if finding.about.links:
         (folder / "history.toml").write_text(f"records = {json.dumps(list(finding.about.links))}\n")
     (folder / "recognise.toml").write_text(f"[project.broken]\nlook_for = {json.dumps(finding.case.program.words)}\n")
     (folder / "expected.toml").write_text("")
     searched = "; ".join(f"`{each}`" for each in finding.about.searched) or "nothing yet"
+    record = f"{', '.join(finding.about.links) or 'None'}; `faultline explore` met it"
     (folder / "README.md").write_text(
         f"# {folder.name}\n\n{title}.\n\n"
-        f"**Record.** None: `faultline explore` met it. What was searched for: {searched}.\n\n"
+        f"**Record.** {record}. What was searched for: {searched}.\n\n"
         f"**Cause.** {finding.about.cause or 'Not read yet.'}\n\n"
         f"**What is run.** {finding.case.program.words}.\n\n{MEASURED}"
     )
+    return lacks
 
 
-def failure(finding: Finding) -> str:
-    """The source of failure.py."""
+def failure(finding: Finding, lacks: Sequence[str] = ()) -> str:
+    """The source of failure.py, without features that it `lacks`, which its first lines name."""
     case, seen = finding.case, finding.seen
     program, package = case.program, finding.package
+    by_hand = [f"{name}={value!r}" for name, value in program.chosen if name in lacks]
+    program = program.with_only(name for name, _ in program.chosen if name not in lacks)
+    since = finding.about.since.removeprefix("since ") or f"{package} {seen.stack.get(package, '')} (where it was seen)"
     did = seen.where.get(case.strategy)
     raises = seen.outcome == Outcome.RAISES
-    return TEMPLATES.get_template("failure_in_trl.py.j2" if program.in_trl else "failure.py.j2").render(
+    text = TEMPLATES.get_template("failure_in_trl.py.j2" if program.in_trl else "failure.py.j2").render(
         title=json.dumps(finding.about.title),
         sentence=finding.about.title.replace('"', "'"),
-        since=f"{package} {seen.stack.get(package, '')} (where it was seen)",
+        since=since,
+        by_hand=by_hand,
         upstream=UPSTREAM.get(package, f"huggingface/{package}"),
         signature=signature(finding) if raises else "",
         pattern=pattern(seen.detail) if raises else "",
@@ -122,6 +132,7 @@ def failure(finding: Finding) -> str:
         training=program.training,
         **(_of_trl(program) if program.in_trl else _of_loop(program)),
     )
+    return text.rstrip() + "\n"
 
 
 def _of_loop(program: Program) -> dict[str, Any]:

@@ -28,11 +28,6 @@ CONFIG = {
 }
 
 
-def made():
-    torch.manual_seed(0)
-    return nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(4)])
-
-
 def run(rank):
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # or it is compiled with g++
     torch.manual_seed(0)

@@ -100,6 +100,14 @@ def test_a_row_cannot_be_broken_by_what_was_seen():
     assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 6
 
 
+def test_no_issue_names_a_folder_of_findings():
+    """Breaks when somebody upstream reads the name of a folder that they don't have."""
+    names = [file.parent.name for file in findings.FINDINGS.glob("*/issue.md")]
+    for file in findings.FINDINGS.glob("*/issue.md"):
+        text = file.read_text(encoding="utf-8")
+        assert not [name for name in names if re.search(rf"\b{name}\b(?!/)", text)], file
+
+
 def test_no_finding_says_on_which_machine_it_was_seen():
     """Breaks when a traceback's paths are kept as they were."""
     files = [file for file in findings.FINDINGS.rglob("*") if file.is_file()]

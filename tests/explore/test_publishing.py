@@ -1,5 +1,7 @@
 """Findings as others get them: a failure's folder, a file that runs by itself, an issue."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +77,39 @@ def test_what_no_file_has_yet_is_refused(tmp_path):
         skeleton.write(finding({"backward": "halves"}), tmp_path / "thing")
     with pytest.raises(UsageError, match="container"):
         skeleton.write(finding({"container": "nested"}), tmp_path / "thing")
+
+
+@pytest.mark.parametrize("name", sampled([each.name for each in findings.every() if not each.about.failure], 8))
+def test_every_finding_becomes_a_folder(name, tmp_path, monkeypatch, capsys):
+    """Breaks when a new finding can't enter the catalogue, or enters it without what nobody is told to write."""
+    monkeypatch.setattr(publishing, "REPROS", tmp_path)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    [each] = findings.named([name])
+    assert publishing.adopt(name) == EXIT_AS_EXPECTED
+    text, lacks = (tmp_path / name / "failure.py").read_text(), skeleton.missing(each.case.program)
+    assert loading.load(tmp_path / name) and text.endswith("\n") and ", )" not in text
+    assert re.findall("by hand: (.*?)=", text) == lacks and ("by hand" in capsys.readouterr().out) == bool(lacks)
+    assert each.about.since.removeprefix("since ") in text
+
+
+def test_what_is_in_the_catalogue_is_not_adopted_again(monkeypatch):
+    """Breaks when a second copy of a failure is written without a word."""
+    one = finding({"tied": "head"})
+    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
+    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
+        publishing.adopt("zero_thing_differs")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [("zero2", "ZeRO-2"), ("zero3-hpz", "ZeRO-3 (hpz)"), ("fsdp1-no-shard", "FSDP1 (no shard)"), ("ddp", "DDP")],
+)
+def test_an_issue_has_words_that_its_project_knows(strategy, words):
+    """Breaks when upstream reads "fsdp1-full" and "diverges (differs)"."""
+    assert reproduction.engine(strategy) == words
+    assert reproduction.does("diverges (differs)") == "Trains otherwise than in one process, without an error"
+    assert reproduction.does("raises (other)") == "Raises an error"
+    assert reproduction.does("crashes (SIGSEGV)") == "Crashes (SIGSEGV)"
 
 
 def test_an_error_is_known_again_by_its_words(tmp_path):
