@@ -26,8 +26,8 @@ WHOLE = ("ddp*", "zero[012]*")  # strategies under which every rank has all of e
 UNMOVED = Did("diverges", "unmoved")
 # What an engine says of a weight that is in shards where it is used whole, and nothing of its type or kind.
 SHARDED = re.compile(
-    r"mat2 must be a matrix|mixed torch\.Tensor and DTensor|expected 1D|must match the size|size mismatch"
-    r"|\bshapes?\b|\bdimension|setStorage|invalid gradient at|_will_engine_execute_node",
+    r"mat2 must be a matrix|mixed torch\.Tensor and DTensor|expected 1D|must match the size|size mismatch|same shape"
+    r"|\bshape '|\bshapes? (?:mismatch|cannot)|\bdimension|setStorage|invalid gradient at|_will_engine_execute_node",
     re.IGNORECASE,
 )
 ENDS = ("raises", "crashes")  # what an error or a signal ends
@@ -213,13 +213,29 @@ def compared_of(result: Result) -> list[str]:
 def held(result: Result, facts: Facts, others: Collection[Result]) -> frozenset[str]:
     """The names of the facts of a model that can be the reason for what a cell does."""
     names = seen(facts) | ({"unequal"} if by_rank((result, *others)) else set())
-    inside, order = result.checked.raised_in, facts.order
-    in_leaf = inside and not any(name.startswith(f"{inside}.") for name in order)  # which has weights of its own
+    inside, first = result.checked.raised_in, result.finding.first
+    if result.outcome == Outcome.DIVERGES and first:
+        if first.parameter in facts.hooked:  # a flat parameter has no hook
+            return frozenset()
+        if any(within(first.module, name) for name in facts.unequal):  # ranks reduce it with something else
+            return names & {"unequal"}
+    if inside is not None:  # what a second backward pass meets, it meets later
+        names -= {"double_backward"}
+    elif result.outcome == Outcome.RAISES and "double_backward" in names:
+        names -= {"without_root", "without_unit"}  # what these meet, they meet in a forward pass
+    in_leaf = inside and not any(name.startswith(f"{inside}.") for name in facts.order)  # it has weights of its own
     if in_leaf or matches(result.cell.strategy, WHOLE):  # where every rank has the whole of a weight
         names -= {"read_outside"}
+    if matches(result.cell.strategy, WHOLE):
+        names -= {"without_unit"}
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS):
         names -= {"no_gradient", "zero_gradient"}  # which all ranks have alike
     return names
+
+
+def within(module: str, other: str) -> bool:
+    """Whether a module is another one, or a part of it."""
+    return f"{module}.".startswith(f"{other}.")
 
 
 def by_rank(results: Collection[Result]) -> bool:

@@ -9,8 +9,7 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
-from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_hand
-from faultline.check.remarks import within
+from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_hand, within
 from faultline.runs.results import Result
 
 ALIKE = 0.01  # of two errors: so much is an engine's rounding

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
 from faultline.check.findings import facts_of
-from faultline.check.known import CUT_OFF, cut_off
+from faultline.check.known import CUT_OFF, cut_off, within
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
@@ -78,6 +78,10 @@ def of_model(facts: Facts) -> list[str]:
             facts.read_outside,
             "are read where no forward pass of their module runs: there, a rank may have a part of them",
         ),
+        (
+            facts.without_unit,
+            "don't run, but their parts do: where each of them is a unit of FSDP, nothing gathers these",
+        ),
         (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
     )
     lines = [f"{some(names)}: {text}" for names, text in follows if names]
@@ -122,8 +126,3 @@ def collectives(results: Sequence[Result]) -> list[str]:
     """The collectives that the model calls by itself, and where it asks for its rank: one process can't show these."""
     names = dict.fromkeys(name for result in results for name in result.checked.collectives)
     return [f"{some([*names])}: called by the model itself, beside the engine"] if names else []
-
-
-def within(module: str, other: str) -> bool:
-    """Whether a module is another one, or a part of it."""
-    return f"{module}.".startswith(f"{other}.")

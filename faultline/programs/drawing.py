@@ -9,7 +9,7 @@ from faultline.programs import rules
 from faultline.programs import spec as specs
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
+from faultline.programs.settings import ACCELERATE, SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
@@ -21,6 +21,7 @@ Pair = frozenset[tuple[str, Any]]
 ABOUT: Mapping[str, frozenset[str]] = {
     "zero": frozenset({"deepspeed"}),
     **dict.fromkeys(("ddp", "fsdp1", "fsdp2"), frozenset({"torch"})),
+    ACCELERATE: frozenset({"accelerate"}),
     TRAINER: frozenset({"transformers", "accelerate"}),
     **dict.fromkeys(TRL, frozenset({"trl", "transformers"})),
     "through": frozenset({"accelerate", "transformers"}),
@@ -91,6 +92,15 @@ def pairs() -> list[tuple[tuple[str, Any], ...]]:
     ]
 
 
+def needed(name: str) -> dict[str, Any]:
+    """What a feature says nothing without, and what that needs."""
+    features = {}
+    while name in NEEDS:
+        name, value = NEEDS[name]
+        features[name] = value
+    return features
+
+
 def packages(name: str) -> frozenset[str]:
     """The packages that a feature is about, more than the others are."""
     return ABOUT.get(SETTINGS[name].family if name in SETTINGS else name, frozenset())
@@ -104,7 +114,8 @@ def _together(one: str, other: str) -> bool:
     if any(name in OF_TRL and other in NOT_IN_TRL for name, other in ((one, other), (other, one))):
         return False
     families = {SETTINGS[name].family for name in (one, other) if name in SETTINGS}
-    return len(families) < 2 or families in ({"zero", TRAINER}, *({name, TRAINER} for name in TRL))
+    both = ({"zero", TRAINER}, {"zero", ACCELERATE}, {"ddp", ACCELERATE}, *({name, TRAINER} for name in TRL))
+    return len(families) < 2 or families in both
 
 
 def next_of(left: list[tuple[tuple[str, Any], ...]], had: set[Pair]) -> tuple[tuple[str, Any], ...] | None:
@@ -118,7 +129,7 @@ def next_of(left: list[tuple[tuple[str, Any], ...]], had: set[Pair]) -> tuple[tu
 
 def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     """A program with some features, and others of a random part of all: those of the rest stay plain."""
-    wanted = dict([*(NEEDS[name] for name in wanted if name in NEEDS), *wanted.items()])
+    wanted = {key: value for name in wanted for key, value in needed(name).items()} | dict(wanted)
     swarm = choose.sample([*VALUES], len(VALUES) // 3)
     size = choose.randint(FEWEST, MOST)
     names = [name for name in swarm if name not in wanted][: max(0, size - len(wanted))]
@@ -126,8 +137,14 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     return sensible(Program.of(choose.randrange(SEEDS), {**chosen, **wanted}))
 
 
-ENGINES = {key for key, setting in SETTINGS.items() if setting.family not in ("zero", *TRAINERS)}
-"""Settings that only a loop with torch's bare engine has."""
+ENGINES = {key for key, setting in SETTINGS.items() if setting.family in ("ddp", "fsdp1", "fsdp2")}
+"""Settings that a loop with torch's bare engine has."""
+OF_ACCELERATE = {key for key, setting in SETTINGS.items() if setting.family == ACCELERATE}
+PASSED_ON = {
+    *("ddp.bucket_cap_mb", "ddp.gradient_as_bucket_view", "fsdp2.reshard_after_forward"),
+    *("fsdp1.forward_prefetch", "fsdp1.limit_all_gathers", "fsdp1.backward_prefetch"),
+}
+"""Settings of torch's engines that accelerate hands on as well."""
 OF: Mapping[str, set[str]] = {
     name: {key for key, setting in SETTINGS.items() if setting.family == name} for name in TRAINERS
 }
@@ -135,13 +152,20 @@ OF: Mapping[str, set[str]] = {
 OF_ALL_IN_TRL = {"checkpointing", "tokens"}
 OF_TRL = {*OF_ALL_IN_TRL, *(key for name in TRL for key in OF[name])}
 
+OF_WORKERS = ("prefetch_factor", "in_order")
+OF_EVALUATION = ("eval_accumulation_steps", "eval_use_gather_object")
+OTHERWISE = tuple(value for value in VALUES["between"] if value != "evaluation")
+
 NEEDS: Mapping[str, tuple[str, Any]] = {
+    **dict.fromkeys(OF_ACCELERATE, ("through", ACCELERATE)),
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
     **dict.fromkeys(("spare_runs", "spare_frozen"), ("spare", True)),
     "tying": ("tied", "head"),
     **dict.fromkeys(OF_ALL_IN_TRL, ("through", "sft")),
     **{key: ("through", name) for name in TRAINERS for key in OF[name]},
+    **{f"trainer.dataloader_{name}": ("trainer.dataloader_num_workers", 1) for name in OF_WORKERS},
+    **{f"trainer.{name}": ("trainer.eval_on_start", True) for name in OF_EVALUATION},
 }
 """What a feature says nothing without."""
 
@@ -184,7 +208,11 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"life": ("resumed", "resized"), "through": "accelerate"}, {"through"}),
     ({"life": "resized"}, {"branch", "rows", "state", "silent", "world_size", "twice"}),
     ({"through": ("engine", "accelerate")}, {*OF[TRAINER], *OF_TRL}),
-    ({"through": ("accelerate", *TRAINERS)}, {"accumulating", "cleared", *ENGINES}),
+    ({"through": (ACCELERATE, *TRAINERS)}, {"accumulating", "cleared", *(ENGINES - PASSED_ON)}),
+    ({"through": TRAINERS}, PASSED_ON),
+    ({"through": ("engine", *TRAINERS)}, OF_ACCELERATE),
+    ({"trainer.dataloader_num_workers": 0}, {f"trainer.dataloader_{name}" for name in OF_WORKERS}),
+    ({"trainer.eval_on_start": False, "between": OTHERWISE}, {f"trainer.{name}" for name in OF_EVALUATION}),
     ({"through": TRAINER}, {*NOT_IN_A_TRAINER, *OF_TRL}),
     *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - OF_ALL_IN_TRL)}) for name in TRL),
     ({"through": TRL, "block": ("norm", "attention", "convolution")}, {"block"}),

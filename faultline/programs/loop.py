@@ -16,7 +16,7 @@ from faultline.base.errors import Impossible
 from faultline.programs import build, steps
 from faultline.programs.parts import TiedByHand
 from faultline.programs.program import Program, parse
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import ACCELERATE, SETTINGS
 from faultline.programs.steps import Loop
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import target
@@ -171,7 +171,8 @@ def _loss(
 
 
 def _keywords(program: Program) -> dict[str, dict[str, Any]]:
-    """The arguments of torch's engines, by family; raises Impossible where this release has no such argument."""
+    """Arguments of torch's engines and accelerate, by family; raises Impossible where a release has no such one."""
+    from accelerate.utils import GradientAccumulationPlugin
     from torch.distributed.fsdp import (
         BackwardPrefetch,
         CPUOffloadPolicy,
@@ -181,7 +182,12 @@ def _keywords(program: Program) -> dict[str, dict[str, Any]]:
     from torch.distributed.tensor import Shard
     from torch.nn.parallel import DistributedDataParallel
 
-    engines = {"ddp": DistributedDataParallel, "fsdp1": FullyShardedDataParallel, "fsdp2": fully_shard}
+    engines = {
+        "ddp": DistributedDataParallel,
+        "fsdp1": FullyShardedDataParallel,
+        "fsdp2": fully_shard,
+        ACCELERATE: GradientAccumulationPlugin,
+    }
     made: dict[str, Callable[[Any], Any]] = {
         "fsdp1.backward_prefetch": lambda name: name and BackwardPrefetch[name],
         "fsdp2.offload_policy": lambda name: CPUOffloadPolicy(pin_memory=False),
@@ -194,6 +200,6 @@ def _keywords(program: Program) -> dict[str, dict[str, Any]]:
         if key in SETTINGS and (family := SETTINGS[key].family) in engines:
             name = SETTINGS[key].name
             if name not in inspect.signature(engines[family]).parameters:
-                raise Impossible(f"this release of torch has no argument {name} for {family}")
+                raise Impossible(f"this release has no argument {name} for {family}")
             keywords.setdefault(family, {})[name] = made[key](value) if key in made else value
     return keywords

@@ -10,7 +10,7 @@ from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
 from faultline.programs.phrases import phrase
-from faultline.programs.settings import SETTINGS, TRAINERS, TRL
+from faultline.programs.settings import ACCELERATE, SETTINGS, TRAINERS, TRL
 from faultline.programs.spec import Spec, digest
 from faultline.programs.training import Training
 
@@ -66,7 +66,7 @@ class Program:
     def under(self, family: str, strategy: str) -> "Program":
         """The program without settings that a strategy doesn't take."""
         settings = (SETTINGS[name] for name, _ in self.chosen if name in SETTINGS)
-        families = (family, *TRAINERS)
+        families = (family, ACCELERATE, *TRAINERS)
         foreign = {e.key for e in settings if e.family not in families or not matches(strategy, (e.strategies,))}
         return self.with_only(name for name, _ in self.chosen if name not in foreign)
 
@@ -98,7 +98,7 @@ class Program:
         if self.training.clip == "norm":
             made["gradient_clipping"] = trainings.LIMIT["norm"]
         if self.value("trainer.full_determinism"):  # torch then fills all of ZeRO's buckets anew, in each step
-            made.setdefault("zero_optimization", {})["reduce_bucket_size"] = SMALL
+            made.setdefault("zero_optimization", {}).setdefault("reduce_bucket_size", SMALL)
         return made
 
     def plainer(self) -> Iterator[Self]:

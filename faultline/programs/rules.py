@@ -222,6 +222,7 @@ RULES: Sequence[Rule] = (
         "sharded before the second backward pass",
         twice=True,
         failure="double_backward_through_shards",
+        also="penalty_outside_forward",
     ),
     rule(
         "fsdp2",

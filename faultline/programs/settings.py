@@ -9,10 +9,10 @@ from typing import Any
 class Setting:
     """A documented setting of an engine: its `values`, the engine's default first, and where a config has it.
 
-    `family` is that of the strategies that take it, and only those that `strategies` match; or one of TRAINERS: that of
-    transformers is for all of them. `path` are the sections of DeepSpeed's JSON in front of the name, or the dictionary
-    among TrainingArguments that has it; torch's engines take it as an argument. One that is not `neutral` changes what
-    is computed, in one process as well.
+    `family` is that of the strategies that take it, and only those that `strategies` match; or accelerate; or one of
+    TRAINERS: that of transformers is for all of them. `path` are the sections of DeepSpeed's JSON in front of the name,
+    or the dictionary among TrainingArguments that has it; torch's engines take it as an argument. One that is not
+    `neutral` changes what is computed, in one process as well. What has no place here has a reason in LEFT_OUT.
     """
 
     family: str
@@ -27,7 +27,7 @@ class Setting:
         return f"{self.family}.{self.name}"
 
 
-TRAINER = "trainer"
+ACCELERATE, TRAINER = "accelerate", "trainer"
 TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward", "cpo", "orpo", "tpo", "gmpo", "distillation")
 TRAINERS = (TRAINER, *TRL)
 SAMPLING = ("grpo", "rloo", "gmpo", "distillation")
@@ -53,6 +53,7 @@ DPO_LOSSES = "hinge ipo nca_pair robust bco_pair apo_zero apo_down discopop sft"
 """Of those that are sums over rows: `aot` sorts the rows that a rank has."""
 
 # DDP: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+# Accelerate: https://huggingface.co/docs/accelerate/package_reference/utilities
 # FSDP1: https://docs.pytorch.org/docs/stable/fsdp.html
 # fully_shard: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 # DeepSpeed: https://www.deepspeed.ai/docs/config-json/
@@ -76,6 +77,8 @@ _EVERY = (
     _zero("use_multi_rank_bucket_allreduce", True, False, strategies="zero[12]*"),
     _zero("allgather_partitions", True, False, strategies="zero[12]*"),
     _zero("allgather_bucket_size", None, 16, 200, strategies="zero[12]*"),
+    _zero("load_from_fp32_weights", True, False, strategies="zero[12]*"),
+    _zero("enable_sanity_checks", False, True),
     _zero("round_robin_gradients", False, True, strategies="zero[12]*"),
     _zero("compute_grad_norm", True, False, strategies="zero[12]*"),
     _zero("ignore_unused_parameters", True, False, strategies="zero[12]*"),
@@ -94,6 +97,7 @@ _EVERY = (
     Setting("zero", "gradient_predivide_factor", (1.0, 2.0)),
     Setting("zero", "communication_data_type", (None, "fp32")),
     Setting("zero", "grad_accum_dtype", (None, "fp32"), ("data_types",)),
+    Setting(ACCELERATE, "sync_each_batch", (False, True)),
     _trainer("average_tokens_across_devices", True, False),
     _trainer("auto_find_batch_size", False, True),
     _trainer("eval_on_start", False, True),
@@ -109,7 +113,13 @@ _EVERY = (
     _trainer("sync_each_batch", None, True, path=("accelerator_config", "gradient_accumulation_kwargs")),
     _trainer("ddp_broadcast_buffers", None, False, strategies="ddp*"),
     _trainer("dataloader_drop_last", False, True),
+    _trainer("ddp_bucket_cap_mb", None, 1, strategies="ddp*"),
+    _trainer("eval_accumulation_steps", None, 1),
+    _trainer("eval_use_gather_object", False, True),
     _trainer("dataloader_num_workers", 0, 1),
+    _trainer("dataloader_prefetch_factor", None, 1),
+    _trainer("dataloader_in_order", True, False),
+    _trainer("logging_first_step", False, True),
     _trainer("forward_prefetch", False, True, path=("fsdp_config",), strategies="fsdp1*"),
     _trainer("limit_all_gathers", False, True, path=("fsdp_config",), strategies="fsdp1*"),
     _trainer("backward_prefetch", None, "backward_pre", "backward_post", path=("fsdp_config",), strategies="fsdp1*"),

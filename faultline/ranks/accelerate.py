@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import GradientAccumulationPlugin
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from faultline import scenario, strategies
@@ -87,7 +88,9 @@ def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
     accelerator = Accelerator(
         cpu=setup.device.type == "cpu",
         mixed_precision="bf16" if setup.precision == "bf16" else "no",
-        gradient_accumulation_steps=setup.micro_batches,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            setup.micro_batches, **built.keywords.get("accelerate", {})
+        ),
         **family.accelerate(options, setup),
     )
     model, optimizer = accelerator.prepare(built.model, (built.optimizer or scenario.sgd)(built.model))

@@ -20,6 +20,7 @@ class Facts:
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
     - `own_backward`: that a loss runs a backward pass by itself
     - `without_root`: modules that run where the model's own forward pass doesn't
+    - `without_unit`: blocks whose parts run where their own forward pass doesn't
     - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers;
       `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
     - `of_loss`: trainable parameters that the loss has and the model hasn't
@@ -52,6 +53,7 @@ class Facts:
     double_backward: bool = False
     own_backward: bool = False
     without_root: Names = ()
+    without_unit: Names = ()
     overlapping: Names = ()
     complex_valued: Names = ()
     sparse: Names = ()

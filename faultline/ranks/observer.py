@@ -54,6 +54,8 @@ class Observer:
         self._had: set[str] = set()
         self._left_out: dict[str, None] = {}
         self._without_root: dict[str, None] = {}
+        self._units = [name for name, module in model.named_modules() if type(module) in blocks(model)] if alone else []
+        self._without_unit: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
         self._sparse: dict[str, None] = {}
@@ -104,6 +106,9 @@ class Observer:
         if name is not None:
             if name and "" not in self._inside:
                 self._without_root.setdefault(name)
+            for unit in self._units:
+                if name.startswith(f"{unit}.") and unit not in self._inside:
+                    self._without_unit.setdefault(unit)
             self._inside.append(name)
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
@@ -148,6 +153,7 @@ class Observer:
             double_backward=self._double_backward,
             own_backward=self.own_backward,
             without_root=tuple(self._without_root),
+            without_unit=tuple(self._without_unit),
             overlapping=tuple(overlapping(self._model)) if self._reads else (),
             complex_valued=tuple(name for name, p in there(self._model) if p.is_complex()) if self._reads else (),
             sparse=tuple(self._sparse),

@@ -79,7 +79,7 @@ def arguments(options: Options, setup: Setup) -> dict[str, object]:
 def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     from accelerate.utils import DistributedDataParallelKwargs
 
-    return {"kwargs_handlers": [DistributedDataParallelKwargs(**asdict(options))]}
+    return {"kwargs_handlers": [DistributedDataParallelKwargs(**asdict(options), **setup.keywords)]}
 
 
 save, load = save_whole, load_whole

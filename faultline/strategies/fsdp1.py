@@ -110,6 +110,7 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
         auto_wrap_policy="transformer_based_wrap",
         sync_module_states=False,
         use_orig_params=True,
+        **setup.keywords,
     )
     return {"fsdp_plugin": plugin}
 

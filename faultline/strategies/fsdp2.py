@@ -107,7 +107,7 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
         2,
         auto_wrap_policy="transformer_based_wrap",
         cpu_ram_efficient_loading=False,
-        reshard_after_forward=options.reshard_after_forward,
+        **{"reshard_after_forward": options.reshard_after_forward, **setup.keywords},
     )
     return {"fsdp_plugin": plugin, **_parallelism(options, setup)}
 

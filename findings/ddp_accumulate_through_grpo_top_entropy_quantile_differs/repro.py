@@ -6,7 +6,7 @@
 """With accumulation, GRPO's top_entropy_quantile is the quantile of each micro-batch.
 Run under ddp on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: no
 error, and other weights than in one process.
-Records: https://github.com/modelscope/ms-swift/pull/5270
+Records: https://github.com/modelscope/ms-swift/pull/5270, https://github.com/huggingface/trl/pull/3833
 """
 
 import argparse

@@ -6,7 +6,7 @@
 """FSDP1 decays weights that have no gradient, if others of their unit have one.
 Run under fsdp1-full on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process.
 Instead: no error, and other weights than in one process.
-No report was found.
+Records: https://github.com/pytorch/pytorch/pull/87308, https://github.com/pytorch/pytorch/issues/28294
 """
 
 import argparse

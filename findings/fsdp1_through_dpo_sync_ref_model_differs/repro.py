@@ -1,106 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
 # /// script
 # requires-python = ">=3.11,<3.14"
-# dependencies = ["accelerate==1.15.0", "datasets==5.2.0", "torch==2.13.0", "transformers==5.23.0", "trl==1.16.0"]
+# dependencies = ["accelerate==1.15.0", "torch==2.13.0", "transformers==5.23.0", "trl==1.16.0"]
 # ///
-"""Under FSDP1, a synchronised reference model goes on with its old weights.
+"""Under FSDP1, a reference model that TRL's sync_ref_model synchronises goes on with its old weights.
 Run under fsdp1-full on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process.
-Instead: no error, but first differs: step 2, in the backward pass, lm_head (lm_head.weight), by 14 %, on rank 0.
-Records: https://github.com/pytorch/pytorch/issues/117742, https://github.com/huggingface/trl/pull/1593
+Instead: no error, and other weights than in one process.
+Records: https://github.com/pytorch/pytorch/issues/117742, https://github.com/pytorch/pytorch/pull/106858 and 1 more
 """
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 PARSER = argparse.ArgumentParser(description=f"{__doc__.splitlines()[0]} Ends with 0 if REPRODUCED, else 1.")
 PARSER.add_argument("--git-bisect", action="store_true", help="End with 1 if it shows, 0 if not, else 125.")
 ENDS = (1, 0, 125, 125) if PARSER.parse_args().git_bisect else (0, 1, 1, 2)
 os.environ.update(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")  # first
+os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 try:
     import torch
     import torch.distributed as dist
-    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+    from accelerate import DistributedType
     from accelerate.state import AcceleratorState, PartialState
+    from datasets import Dataset
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from torch.distributed.fsdp import FullyShardedDataParallel
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-    from trl.models.utils import prepare_deepspeed, prepare_fsdp
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+    from trl import DPOConfig, DPOTrainer
 except ImportError as error:
     PARSER.exit(ENDS[3], f"NOT TRIED: {error}; `uv run {sys.argv[0]}` installs what this file was made for\n")
 
 PINS = {"accelerate": "1.15.0", "torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0"}
-SHARE = 0.6  # of the policy in what the reference becomes
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
+TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}<turn>{{ message['role'] }}
+{{ message['content'] }}<end>
+{% endfor %}{% if add_generation_prompt %}<turn>assistant
+{% endif %}"""
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?!\nABCD"
+ROLES = ("user", "assistant", "system")
+VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)  # models have room for what a library adds
+TEXT = [
+    {"text": "the bucket waits for each gradient"},
+    {"text": "a shard is not the whole"},
+    {"text": "rank one reads other rows than rank zero"},
+    {"text": "loss falls and nothing is learned"},
+    {"text": "two towers, one of them silent"},
+    {"text": "reduce, scatter and gather again"},
+    {"text": "the adapter moves, the base is frozen"},
+    {"text": "what is not used gets no gradient"},
+    {"text": "a step too many, a step too few"},
+    {"text": "hello from the other process"},
+    {"text": "backward runs where forward ran"},
+    {"text": "each of these lines is a row"},
+]
 WORLD_SIZE = 2
+FOLDER = os.path.join(tempfile.gettempdir(), f"repro-{os.environ.get('MASTER_PORT', os.getpid())}")
 
 
-def divergence(logits, other, batch):
-    """Scaled sum of the KL divergence between what two models predict at each token, of logits [B, T, vocabulary]."""
-    predicted, wanted = logits.float().log_softmax(-1), other.float().log_softmax(-1)
-    terms = torch.nn.functional.kl_div(predicted, wanted, log_target=True, reduction="none")
-    return (terms * batch["attention_mask"].unsqueeze(-1)).sum() * batch["scale"]
-
-
-def next_token_loss(logits, batch):
-    """Scaled sum of next-token losses for logits [B, T, vocabulary]."""
-    predicted, labels = logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
-    return torch.nn.functional.cross_entropy(predicted, labels, reduction="sum") * batch["scale"]
-
-
-def near(prepared):
-    """A loss that keeps a model near the second one in `prepared`, beside a loss `of_its_own`, or without one."""
-
-    def loss(model, batch):
-        logits = model(input_ids=batch["input_ids"]).logits
-        with torch.no_grad():
-            wanted = prepared["second"](input_ids=batch["input_ids"]).logits
-        apart = divergence(logits, wanted, batch)
-        return next_token_loss(logits, batch) + apart
-
-    return loss
-
-
-def prepared_as_by_trl(accelerator, model):
-    """The model as TRL's trainers prepare it: in shards if that is asked for, and in evaluation mode."""
-    kind = accelerator.distributed_type.value
-    if kind == "FSDP":
-        return prepare_fsdp(model, accelerator)
-    if kind == "DEEPSPEED":
-        return prepare_deepspeed(model, accelerator)
-    return accelerator.prepare_model(model, evaluation_mode=True)
-
-
-def qwen2():
-    """About 14k parameters."""
-    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
+def config(vocab_size=96, **changes):
+    sizes = {"vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
     rest = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False}
-    settings = Qwen2Config(**{**sizes, **layers, **rest})
+    return Qwen2Config(**{**sizes, **layers, **rest, **changes})
+
+
+def qwen2(seed=0, **changes):
+    """About 14k parameters."""
+    settings = config(**changes)
     return Qwen2ForCausalLM(settings)
 
 
-def mix(reference, policy):
-    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
-        old.data.mul_(1 - SHARE).add_(new.data, alpha=SHARE)
+def tokenizer():
+    """One token for each character, role and special mark."""
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    backend.add_special_tokens(list(SPECIAL))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("user|assistant|system" + r"|.|\n"), "isolated")
+    backend.decoder = decoders.ByteLevel()  # what is ASCII reads the same; some trainers take no other tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        extra_special_tokens={"boi_token": "<boi>", "image_token": "<image>", "eoi_token": "<eoi>"},
+        model_input_names=["input_ids", "attention_mask"],
+        chat_template=TEMPLATE,
+        padding_side="left",
+        model_max_length=512,
+    )
 
 
-def synchronise(reference, policy):
-    """What TRL does after a step, and what else mixes the weights of two models."""
-    mix(reference, policy)
+def wait():
+    """Until every rank is here."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
-def text_batch(number, rank, world_size):
-    """This rank's rows of one global batch, padded, as input_ids and labels [B, T]."""
-    generator, widths = torch.Generator().manual_seed(number), range(20 + number, 40 + number, 5)
-    rows = [torch.randint(12, 48, (width,), generator=generator).tolist() for width in widths]
-    width, tokens = max(map(len, rows)), sum(len(row) - 1 for row in rows)
-    share = rows[rank * len(rows) // world_size : (rank + 1) * len(rows) // world_size]
-    labels = torch.tensor([row + [-100] * (width - len(row)) for row in share])
-    ids, mask = labels.masked_fill(labels < 0, 0), (labels >= 0).long()
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "scale": world_size / tokens}
+def turns(letters=None):
+    """Each line of text as a prompt, or its first `letters`, and a completion of 12, in a trainer's columns."""
+    rows = []
+    for record in TEXT:
+        first, second, rest = record["text"].split(" ", 2)
+        prompt = f"{first} {second}"[:letters]
+        completion = f" {rest}"[:12]
+        rows.append({"prompt": prompt, "chosen": completion, "rejected": completion[::-1]})
+    return Dataset.from_list(rows)
 
 
 def fsdp_on_cpu():
@@ -138,55 +152,74 @@ def differs(rank, trace, reference):
 
 
 def train(rank, in_one_process=False):
-    """The weights at the start and after each step, under fsdp1-full or in one process on the global batch."""
     world_size = 1 if in_one_process else WORLD_SIZE
     torch.manual_seed(0)
-    prepared = {}
-
-    def second(accelerator):
-        prepared["second"] = prepared_as_by_trl(accelerator, qwen2())
-        return prepared["second"]
-
-    def before_step(model, step):
-        if step:
-            synchronise(prepared["second"], model)
-
-    model = qwen2()
-    loss = near(prepared)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
-    wrapped = model
+    arguments = {
+        "output_dir": os.path.join(FOLDER, "output"),
+        "per_device_train_batch_size": 4 // world_size,
+        "max_steps": 3,
+        "optim": "sgd",  # Adam would hide a gradient that is off by a factor
+        "learning_rate": 0.05,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "average_tokens_across_devices": True,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
     if not in_one_process:
+        os.environ["FSDP_SHARDING_STRATEGY"] = "FULL_SHARD"
+
         fsdp_on_cpu()
-        accelerator = Accelerator(
-            cpu=True,
-            mixed_precision="no",
-            fsdp_plugin=FullyShardedDataParallelPlugin(
-                fsdp_version=1,
-                sharding_strategy="FULL_SHARD",
-                auto_wrap_policy="transformer_based_wrap",
-                sync_module_states=False,
-                use_orig_params=True,
-            ),
-        )
-        wrapped, optimizer = accelerator.prepare(model, optimizer)
-        print(f"rank {rank}: {wrapped.sharding_strategy}, {sum(p.nbytes for p in wrapped.parameters())} bytes held")
-        second(accelerator)
-    else:
-        ranks = {name: os.environ.pop(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in os.environ}
-        second(Accelerator(cpu=True))
-        AcceleratorState._reset_state(True)  # the ranks begin again
-        os.environ.update(ranks)
-    trace = [weights(wrapped)]
-    backward = torch.Tensor.backward if in_one_process else accelerator.backward
-    for step in range(3):
-        before_step(wrapped, step)
-        value = loss(wrapped, text_batch(step, rank, world_size))
-        print(f"{rank=}, {in_one_process=}, {step=}: loss {value.item():.4f}")
-        backward(value)
-        optimizer.step()
-        optimizer.zero_grad()
-        trace.append(weights(wrapped))
-    return trace
+        arguments |= {
+            "fsdp": "full_shard auto_wrap",
+            "fsdp_config": {"version": 1, "sync_module_states": False, "use_orig_params": True},
+        }
+    setup = SimpleNamespace(rank=rank, world_size=world_size, folder=FOLDER)
+    model = qwen2(3, num_hidden_layers=2, tie_word_embeddings=False)
+    path = Path(setup.folder) / "model"
+    if setup.rank == 0:
+        model.save_pretrained(path)
+        tokenizer().save_pretrained(path)
+    wait()
+    model = type(model).from_pretrained(path)
+    rows = turns(6)
+    settings = {"ref_model_sync_steps": 1, "sync_ref_model": True}
+    args = DPOConfig(**arguments, **settings)
+    others = {"train_dataset": rows.select([*range(len(rows))] * 8), "processing_class": tokenizer()}
+    built = DPOTrainer(model=model, args=args, **others)
+    trace = []
+
+    class Read(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            wrapped = built.model_wrapped
+            if not in_one_process:
+                print(
+                    f"rank {rank}: {wrapped.sharding_strategy}, {sum(p.nbytes for p in wrapped.parameters())} bytes held"
+                )
+            trace.append(weights(built.model_wrapped))
+
+        def on_step_end(self, args, state, control, **kwargs):
+            trace.append(weights(built.model_wrapped))
+
+    built.add_callback(Read())
+    built.train()
+    if in_one_process:
+        return trace
+    return sum(differs(rank, trace, torch.load(os.path.join(FOLDER, "reference.pt")))) > 0
+
+
+def in_one_process(file):
+    """The reference: the weights at the start and after each step in one process, on the global batch."""
+    signal.alarm(180)  # ends a hang
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    torch.save(train(0, in_one_process=True), file)
+    os._exit(0)
 
 
 def one_rank(rank):
@@ -194,9 +227,8 @@ def one_rank(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE))
     signal.alarm(180)  # ends a hang
     try:
-        reference = train(0, in_one_process=True)
         dist.init_process_group("gloo")
-        seen = torch.tensor(int(sum(differs(rank, train(rank), reference)) > 0))
+        seen = torch.tensor(int(train(rank)))
         dist.all_reduce(seen, dist.ReduceOp.MAX)  # one rank that sees it is enough
         os._exit(1 - seen.item())  # at once: gloo's destructor can hang while a peer closes
     except Exception:
@@ -211,7 +243,12 @@ if __name__ == "__main__":
     if "RANK" not in os.environ:  # or torchrun has started it
         with socket.create_server(("127.0.0.1", 0)) as free:
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    os.makedirs(FOLDER, exist_ok=True)
+    if not os.fork():
+        in_one_process(os.path.join(FOLDER, "reference.pt"))
+    os.wait()
     ranks = [int(os.environ["RANK"])] if "RANK" in os.environ else range(WORLD_SIZE)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in [os.fork() or one_rank(r) for r in ranks]]
+    shutil.rmtree(FOLDER, ignore_errors=True)
     print("REPRODUCED: no error, and other weights than in one process" if 0 in codes else "NOT REPRODUCED")
     sys.exit(ENDS[0 if 0 in codes else 1 if {*codes} <= {1, 3} else 2])

@@ -6,7 +6,7 @@
 """torch's Adafactor can't step under FSDP2.
 Run under fsdp2 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: an
 error with the words of SIGNATURE.
-No report was found.
+Records: https://github.com/pytorch/pytorch/issues/109581, https://github.com/pytorch/pytorch/pull/164729
 """
 
 import argparse

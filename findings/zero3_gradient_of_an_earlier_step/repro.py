@@ -6,7 +6,7 @@
 """ZeRO-3 steps with the last gradient of weights that took no part in a step.
 Run under zero3 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: no
 error, and other weights than in one process.
-No report was found.
+Records: https://github.com/NVIDIA/Megatron-LM/pull/6871 and 1 more
 """
 
 import argparse

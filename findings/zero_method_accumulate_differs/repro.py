@@ -6,7 +6,7 @@
 """ZeRO-3 keeps only the last micro-batch if the loss calls another method than forward.
 Run under zero3 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: no
 error, and other weights than in one process.
-No report was found.
+Records: https://github.com/deepspeedai/DeepSpeed/pull/6554 and 1 more
 """
 
 import argparse

@@ -6,7 +6,7 @@
 """ZeRO decays weights that have no gradient.
 Run under zero3 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: no
 error, and other weights than in one process.
-No report was found.
+Records: https://github.com/pytorch/pytorch/issues/28294 and 1 more
 """
 
 import argparse

@@ -6,7 +6,7 @@
 """ZeRO-3 can't run backward if stage3_module_granularity_threshold makes the whole model one leaf.
 Run under zero3 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: an
 error with the words of SIGNATURE.
-No report was found.
+Records: https://github.com/deepspeedai/DeepSpeed/pull/6649
 """
 
 import argparse

@@ -5,8 +5,8 @@
 # ///
 """With `dispatch_batches`, a resumed run trains again on rows that it had.
 Run under zero2 on 2 ranks (CPU, fp32), no gradient checkpointing, saved after two steps and resumed for two more.
-Expected: it trains as in one process. Instead: no error, but first differs: step 3, in the backward pass, lm_head
-(lm_head.weight), by 91 %, on rank 0.
+Expected: it trains as in one process, where nothing is interrupted. Instead: no error, but first differs: step 3, in
+the backward pass, lm_head (lm_head.weight), by 91 %, on rank 0.
 Records: https://github.com/huggingface/accelerate/pull/1002 and 1 more
 """
 

@@ -14,7 +14,7 @@ from faultline.explore.case import Case
 from faultline.programs import drawing
 from faultline.programs.phrases import phrase
 from faultline.programs.program import VALUES, Program, parse
-from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS, TRL
+from faultline.programs.settings import ACCELERATE, SETTINGS, TRAINER, TRAINERS, TRL
 
 chosen = st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in VALUES.items()})
 programs = st.builds(Program.of, st.integers(0, 999), chosen)
@@ -47,7 +47,7 @@ def test_settings_of_other_engines_are_left_out(program):
     """Breaks when a finding under DDP names a setting of DeepSpeed."""
     case = Case(program, "ddp")
     families = {SETTINGS[name].family for name in case.pruned.features if name in SETTINGS}
-    assert families <= {"ddp", *TRAINERS}
+    assert families <= {"ddp", ACCELERATE, *TRAINERS}
     assert {*case.pruned.chosen} <= {*program.chosen}
 
 

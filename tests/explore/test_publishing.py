@@ -35,7 +35,7 @@ def finding(chosen, outcome="diverges", kind="differs", home=Path("findings")):
 @pytest.mark.parametrize(("name", "value"), FEATURES)
 def test_every_feature_can_be_written_out(name, value, tmp_path):
     """Breaks when a failure's folder doesn't load, or its model doesn't train in one process."""
-    needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
+    needed = drawing.needed(name)
     skeleton.write(finding({**needed, name: value}), tmp_path / "thing")
     assert loading.load(tmp_path / "thing").variant("broken")
     module = loading.load_module(tmp_path / "thing")

@@ -16,7 +16,7 @@ from faultline.programs import drawing, faulty, training, truth
 from faultline.programs import fault as faults
 from faultline.programs.program import Program
 from faultline.programs.sampling import seeded
-from faultline.programs.settings import SETTINGS, TRAINERS
+from faultline.programs.settings import ACCELERATE, SETTINGS, TRAINERS
 from tests.support.night import sampled
 
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
@@ -41,7 +41,7 @@ def run(case, server, references):
 def under(name):
     """A strategy that takes a setting, or trains a feature."""
     setting = SETTINGS.get(name)
-    if not setting or setting.family in TRAINERS:
+    if not setting or setting.family in (ACCELERATE, *TRAINERS):
         return {"backward": "ddp", "unfreeze": "ddp", "begins": "ddp", "around": "zero2"}.get(name, "fsdp2")
     return next(
         each
@@ -64,7 +64,7 @@ def under(name):
 )
 def test_every_feature_is_really_there(name, value, shared_server, references):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
-    needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
+    needed = drawing.needed(name)
     needed |= {"prepared": {"through": "accelerate"}, "generation": {"through": "sft"}}.get(value, {})
     needed |= {f"{name.partition('.')[0]}.beta": 0.1} if name in WITH_A_REFERENCE else {}
     case = Case(Program.of(3, {**needed, name: value}), under(name))

@@ -1,0 +1,67 @@
+"""The settings of engines and trainers: each is drawn, or has a reason."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from transformers import TrainingArguments
+
+from faultline.programs.left_out import LEFT_OUT
+from faultline.programs.settings import SETTINGS
+
+KINDS = ("bool", "int", "float")
+
+
+def arguments(function: object) -> Iterator[str]:
+    """The arguments of a function that are switches or numbers, or None unless they are given."""
+    for each in inspect.signature(function).parameters.values():
+        if isinstance(each.default, (bool, int, float)) or (each.default is None and each.name != "self"):
+            yield each.name
+
+
+def of_accelerate() -> Iterator[str]:
+    yield from (
+        name
+        for name, each in inspect.signature(Accelerator).parameters.items()
+        if isinstance(each.default, (bool, int))
+    )
+    yield from (each.name for each in dataclasses.fields(GradientAccumulationPlugin))
+
+
+def of_zero() -> Iterator[str]:
+    """By their names in a config, which some have beside another one."""
+    for name, each in DeepSpeedZeroConfig.model_fields.items():
+        yield each.alias or name
+
+
+def of_trainer() -> Iterator[str]:
+    for each in dataclasses.fields(TrainingArguments):
+        if any(kind in str(each.type) for kind in KINDS) and "dict" not in str(each.type):
+            yield each.name
+
+
+SIGNATURES = {
+    "ddp": lambda: arguments(DistributedDataParallel),
+    "fsdp1": lambda: arguments(FullyShardedDataParallel),
+    "fsdp2": lambda: arguments(fully_shard),
+    "zero": of_zero,
+    "accelerate": of_accelerate,
+    "trainer": of_trainer,
+}
+
+
+@pytest.mark.parametrize("family", SIGNATURES)
+def test_every_switch_and_number_is_drawn_or_left_out_for_a_reason(family):
+    """Breaks when a release has a new setting, or lacks one that is left out: neither is looked at by itself."""
+    there = {f"{family}.{name}" for name in SIGNATURES[family]()}
+    assert there - SETTINGS.keys() == {key for key in LEFT_OUT if key.startswith(f"{family}.")}
+
+
+def test_nothing_is_both_drawn_and_left_out():
+    assert not SETTINGS.keys() & LEFT_OUT.keys()
