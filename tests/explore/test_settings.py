@@ -12,6 +12,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainingArguments
 
+from faultline.base.paths import ROOT
+from faultline.programs import drawing
 from faultline.programs.left_out import LEFT_OUT
 from faultline.programs.settings import SETTINGS
 
@@ -61,6 +63,11 @@ def test_every_switch_and_number_is_drawn_or_left_out_for_a_reason(family):
     """Breaks when a release has a new setting, or lacks one that is left out: neither is looked at by itself."""
     there = {f"{family}.{name}" for name in SIGNATURES[family]()}
     assert there - SETTINGS.keys() == {key for key in LEFT_OUT if key.startswith(f"{family}.")}
+
+
+def test_the_number_of_pairs_is_that_of_the_docs():
+    """Breaks when settings or features are added, and docs/explore.md has the number of before."""
+    assert f"{len(drawing.pairs()):,} pairs" in " ".join((ROOT / "docs" / "explore.md").read_text().split())
 
 
 def test_nothing_is_both_drawn_and_left_out():
