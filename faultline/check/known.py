@@ -213,24 +213,29 @@ def compared_of(result: Result) -> list[str]:
 def held(result: Result, facts: Facts, others: Collection[Result]) -> frozenset[str]:
     """The names of the facts of a model that can be the reason for what a cell does."""
     names = seen(facts) | ({"unequal"} if by_rank((result, *others)) else set())
-    inside, first = result.checked.raised_in, result.finding.first
-    if result.outcome == Outcome.DIVERGES and first:
-        if first.parameter in facts.hooked:  # a flat parameter has no hook
-            return frozenset()
-        if any(within(first.module, name) for name in facts.unequal):  # ranks reduce it with something else
-            return names & {"unequal"}
+    first = result.finding.first if result.outcome == Outcome.DIVERGES else None
+    if first and first.parameter in facts.hooked:  # a flat parameter has no hook
+        return frozenset()
+    if first and any(within(first.module, name) for name in facts.unequal):  # ranks reduce it with something else
+        return names & {"unequal"}
+    return names - _excluded(result, facts)
+
+
+def _excluded(result: Result, facts: Facts) -> set[str]:
+    """The facts that can't be the reason, by where an error was raised, how a cell ended, and its strategy."""
+    excluded = set[str]()
+    inside = result.checked.raised_in
     if inside is not None:  # what a second backward pass meets, it meets later
-        names -= {"double_backward"}
-    elif result.outcome == Outcome.RAISES and "double_backward" in names:
-        names -= {"without_root", "without_unit"}  # what these meet, they meet in a forward pass
-    in_leaf = inside and not any(name.startswith(f"{inside}.") for name in facts.order)  # it has weights of its own
-    if in_leaf or matches(result.cell.strategy, WHOLE):  # where every rank has the whole of a weight
-        names -= {"read_outside"}
-    if matches(result.cell.strategy, WHOLE):
-        names -= {"without_unit"}
-    if result.outcome in (Outcome.CRASHES, Outcome.HANGS):
-        names -= {"no_gradient", "zero_gradient"}  # which all ranks have alike
-    return names
+        excluded |= {"double_backward"}
+    elif result.outcome == Outcome.RAISES and facts.double_backward:  # what these meet, they meet in a forward pass
+        excluded |= {"without_root", "without_unit"}
+    if inside and not any(name.startswith(f"{inside}.") for name in facts.order):  # a leaf has weights of its own
+        excluded |= {"read_outside"}
+    if matches(result.cell.strategy, WHOLE):  # every rank has the whole of each weight
+        excluded |= {"read_outside", "without_unit"}
+    if result.outcome in (Outcome.CRASHES, Outcome.HANGS):  # all ranks have these alike
+        excluded |= {"no_gradient", "zero_gradient"}
+    return excluded
 
 
 def within(module: str, other: str) -> bool:

@@ -112,16 +112,15 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    line = f"the model asks for its rank or for others' values ({some([*names])}): one process is no judge of that"
+    lines = [f"the model asks for its rank or for others' values ({some([*names])}): one process is no judge of that"]
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
     errors = [float(each.error) for each in first if each and each.error is not None]
     same = len(places) == 1 and len(errors) == len(ran) and max(errors) - min(errors) <= ALIKE * max(errors)
-    return [
-        line,
-        *(["all engines leave the same, so that none of them is the cause"] if same and len(engines) > 1 else []),
-    ]
+    if same and len(engines) > 1:
+        lines.append("all engines leave the same, so that none of them is the cause")
+    return lines
 
 
 def mismatched(group: Group) -> list[str]:
@@ -139,12 +138,9 @@ def mismatched(group: Group) -> list[str]:
 
 def of_wrapper(group: Group) -> list[str]:
     """What reads an attribute of a model that an engine has wrapped."""
-    asked = filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results))
-    return [
-        f"a wrapper has no attribute of its model: `getattr(model, 'module', model).{match[2]}`, or give it back"
-        " from the forward pass"
-        for match in list(asked)[:1]
-    ]
+    asked = next(filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results)), None)
+    ways = "`getattr(model, 'module', model).{}`, or give it back from the forward pass"
+    return [f"a wrapper has no attribute of its model: {ways.format(asked[2])}"] if asked else []
 
 
 def unlike_modules(group: Group) -> list[str]:
