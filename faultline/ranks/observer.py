@@ -54,7 +54,8 @@ class Observer:
         self._had: set[str] = set()
         self._left_out: dict[str, None] = {}
         self._without_root: dict[str, None] = {}
-        self._units = [name for name, module in model.named_modules() if type(module) in blocks(model)] if alone else []
+        units = blocks(model) if alone else ()
+        self._units = [name for name, module in model.named_modules() if type(module) in units]
         self._without_unit: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}

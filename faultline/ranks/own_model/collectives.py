@@ -33,7 +33,7 @@ def seen(called: dict[str, None]) -> None:
 
     def noted(environment: Any, name: str) -> str:
         if name in VARIABLES:
-            _note(called, name, 2)
+            _note(called, name)
         return read(environment, name)
 
     os._Environ.__getitem__ = noted  # type: ignore[method-assign, assignment]
@@ -44,15 +44,15 @@ def _noted(module: ModuleType, name: str, called: dict[str, None]) -> Callable[.
 
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        _note(called, name, 2)
+        _note(called, name)
         return function(*args, **kwargs)
 
     return noted
 
 
-def _note(called: dict[str, None], name: str, depth: int) -> None:
-    """Write down a call that is so many frames below, unless an engine made it."""
-    caller: types.FrameType | None = sys._getframe(depth)
+def _note(called: dict[str, None], name: str) -> None:
+    """Write down the call of the function that notes it, unless an engine made it."""
+    caller: types.FrameType | None = sys._getframe(2)
     while caller and caller.f_globals.get("__name__") in ("os", "collections.abc"):
         caller = caller.f_back
     if caller and caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:

@@ -67,7 +67,7 @@ def loss_of(
     dtype = next((parameter.dtype for parameter in model.parameters()), None)  # FSDP1 may have taken them away
     cast = dtype if dtype == torch.bfloat16 or observer.cast else None
     observer.share = rows.rank
-    before = gradients(model) if alone else {}
+    before = {each: gradient.clone() for each, gradient in gradients(model).items()} if alone else {}
     number = scalar(loss(model, to(rows.batch, setup.device, cast)))
     if alone is None:
         return number
@@ -85,8 +85,8 @@ def loss_of(
 
 
 def gradients(model: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """A copy of each gradient that there is; a sparse one is dense then."""
-    return {each: each.grad.to_dense().clone() for each in model.parameters() if each.grad is not None}
+    """Each gradient that there is; a sparse one as a dense copy."""
+    return {each: each.grad.to_dense() for each in model.parameters() if each.grad is not None}
 
 
 def whole_apart(
