@@ -1,7 +1,7 @@
 """Each room says what it is for, and which of its modules others may use; the code holds to it."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -44,3 +44,9 @@ def test_a_room_names_its_entrances(room, entrances):
     assert purpose.strip().endswith("."), "what is the room for?"
     listed = {each.strip(" `\n.") for each in named.partition("\n\n")[0].split(",") if each.strip(" `\n.")}
     assert listed == entrances[room]
+
+
+def test_no_two_test_files_share_a_name():
+    """Breaks when pytest would refuse to collect one of two files, since it imports a test file by its name alone."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
