@@ -27,7 +27,6 @@ from faultline.runs.results import Result
 from faultline.stacks.environments import Environment
 
 VARIABLE = "FAULTLINE_CACHE"  # names another folder for them
-STILL_RUNNING = "still running after"  # so begins what `nodes.Watched` says of ranks that a deadline ended
 LIMIT = 1 << 30  # bytes that all of them may take
 # What ranks run and what judges them. tests/runs/test_cache.py holds it against what a rank imports.
 MACHINERY = """
@@ -107,9 +106,14 @@ class Cache:
         """Whether a text is kept of a cell, without a look into it."""
         return bool(self.stack) and self.file(cell, what).exists()
 
+    def begin(self, cells: Iterable[Cell]) -> None:
+        """Digest the code that these cells are about to run: what is edited from now on, `write` doesn't keep."""
+        for name in {"", *(cell.failure for cell in cells)} if self.stack else ():
+            _digested(name)
+
     def write(self, cell: Cell, text: str, what: str = "result") -> None:
         """Keep a text, unless code was written since its cell ran."""
-        if not self.stack or _stamps(cell.failure) != _as_digested(cell.failure):
+        if not self.stack or _edited(cell.failure):
             return
         file = self.file(cell, what)
         with contextlib.suppress(OSError):
@@ -145,8 +149,7 @@ def of(environment: Environment, device: str, again: int = 0, here: bool = True)
 def lasts(entry: Result) -> bool:
     """Whether a result says something of the cell: it has evidence, and neither memory nor time ran out."""
     out_of_memory = entry.outcome == Outcome.CRASHES and entry.signature == "SIGKILL"
-    out_of_time = entry.outcome == Outcome.HANGS and STILL_RUNNING in entry.detail
-    return entry.outcome != Outcome.INVALID and not out_of_memory and not out_of_time
+    return entry.outcome != Outcome.INVALID and not out_of_memory and not entry.out_of_time
 
 
 def folder() -> Path:
@@ -172,17 +175,16 @@ def of_files(files: Iterable[Path]) -> str:
     return digest(*parts)
 
 
-@functools.cache
 def machinery() -> str:
     """A digest of the code that runs and judges cells, and of the models, configs and data that they share."""
-    return of_files(machinery_files())
+    return _digested("").digest
 
 
 @functools.cache
 def of_failure(name: str) -> str:
     """A digest of a failure's folder, and of the patterns by which its errors are known: some are those of others."""
-    _as_digested(name)
-    return digest(of_files(failure_files(name)), *(text for pair in failures()[name].errors.items() for text in pair))
+    patterns = (text for pair in failures()[name].errors.items() for text in pair)
+    return digest(_digested(name).digest, *patterns)
 
 
 def machinery_files() -> list[Path]:
@@ -196,13 +198,33 @@ def failure_files(name: str) -> list[Path]:
     return sorted(file for file in every if file.name not in NOT_RUN and "__pycache__" not in file.parts)
 
 
-def _stamps(failure: str) -> list[tuple[str, int, int]]:
-    """What shows cheaply that a file was written since: ranks would have run it, and not what was digested."""
-    statuses = ((file, file.stat()) for file in (*machinery_files(), *failure_files(failure)))
-    return [(str(file), status.st_size, status.st_mtime_ns) for file, status in statuses]
+@dataclass(frozen=True)
+class Code:
+    """Files as they were digested, with the place, size and time of each: they show cheaply that it was written since.
+
+    Ranks would have run what was written, and not what was digested.
+    """
+
+    stamps: tuple[tuple[str, int, int], ...]
+    digest: str
 
 
-_as_digested = functools.cache(_stamps)
+@functools.cache
+def _digested(failure: str) -> Code:
+    """The code of a failure, or of the machinery, as it is when it is first asked for."""
+    files = failure_files(failure) if failure else machinery_files()
+    return Code(_stamps(files), of_files(files))  # in this order: what is written in between differs
+
+
+def _stamps(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    statuses = ((file, file.stat()) for file in files)
+    return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in statuses)
+
+
+def _edited(failure: str) -> bool:
+    """Whether code that this failure's cells run was written since it was digested."""
+    now = (_stamps(machinery_files()), _stamps(failure_files(failure)))
+    return now != (_digested("").stamps, _digested(failure).stamps)
 
 
 def prune(limit: int = LIMIT) -> None:

@@ -1,21 +1,17 @@
 """What cells execute: recorded once for each stack, in a pass of its own, and cached like results."""
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from rich.console import Console
 
 from faultline import strategies
-from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.expected import Expectation
-from faultline.ranks.job import Job
-from faultline.runs import cache, engines, oracle, progress, results, runner
+from faultline.runs import cache, engines, progress, results, runner
 from faultline.runs.cache import Cache
 from faultline.runs.driver import Plan
 from faultline.runs.nodes import Ended
@@ -40,12 +36,23 @@ def of(environment: Environment, cells: Collection[Cell], folders: Collection[st
     """
     store = cache.of(environment, next(iter(cells)).device)
     texts = {cell: store.read(cell, WHAT) for cell in cells}
-    # A life in two halves is two runs, of which the second loads: nothing is known of it.
-    if missing := [cell for cell, text in texts.items() if not text and cell.life == "straight"]:
+    if missing := [cell for cell, text in texts.items() if not text and _recordable(cell)]:
         print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
         texts |= _recorded(environment, missing, workers, store)
     inside = {*folders}
     return {cell: _ran(text, inside) for cell, text in texts.items() if text not in ("", NOTHING)}
+
+
+def lacking(environment: Environment, cells: Sequence[Cell]) -> int:
+    """How many cells `of` would run for all of these and a stack, if each stands for those that are much like it."""
+    store = cache.of(environment, cells[0].device)
+    chosen = {*representatives(environment, cells).values()}
+    return sum(_recordable(cell) and not store.has(cell, WHAT) for cell in chosen)
+
+
+def _recordable(cell: Cell) -> bool:
+    """A life in two halves is two runs, of which the second loads: nothing is known of it."""
+    return cell.life == "straight"
 
 
 def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cell, Cell]:
@@ -88,18 +95,11 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
         by_file: dict[str, set[str]] = {}
 
         def go() -> tuple[Ended, Judgement]:
-            reference = references.file(server, cell)
-            if reference.problem:
-                return Ended([]), runner.without_reference(reference.problem)
-            with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
-                job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, executed=True)
-                ended, loaded = server.run(job), None
-                if os.listdir(folder):
-                    loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=True))
+            ended, loaded, judged = runner.trained(server, references, cell, executed=True)
             for report in (rank.report for part in (ended, loaded) if part for rank in part.ranks if rank.report):
                 for file, names in report.executed.items():
                     by_file.setdefault(file, set()).update(names)
-            return ended, oracle.judge(cell, failures()[cell.failure], ended, loaded)
+            return ended, judged
 
         ended, judged = runner.surviving(server, go)
         if by_file or judged.outcome in SAY_NOTHING:
@@ -107,6 +107,7 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
             store.write(cell, texts[cell], WHAT)
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
+    store.begin(cells)
     with progress.progress(Console(stderr=True), cells, (), workers) as advance:
         engines.run_all(cells, Plan(workers, environment, run), advance)
     return texts

@@ -73,6 +73,8 @@ def measure_each(
     writers = [storage.Writer(share.folder) for share in shares]
     for share in shares:
         share.folder.describe(finished=False)
+        if share.keep:
+            share.keep.begin(share.cells)
     try:
         with progress.progress(Console(stderr=True), cells, known, now, wrong) as advance:
 

@@ -113,24 +113,37 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
 
     `inject` names a change to make to the run (see `run.injection`). Raises what `surviving` raises.
     """
-    failure = failures()[cell.failure]
 
     def go() -> tuple[Ended, Judgement]:
-        reference = references.file(server, cell)
-        if reference.problem:
-            return Ended([]), without_reference(reference.problem)
-        with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
-            job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject)
-            if cell.life != "straight":
-                return life.in_two_halves(
-                    server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
-                )
-            ended = server.run(job)
-            loaded = server.run(Job(cell.id, checkpoint=folder, load=True)) if os.listdir(folder) else None
-        return ended, oracle.judge(cell, failure, ended, loaded)
+        ended, _, judged = trained(server, references, cell, inject)
+        return ended, judged
 
     ended, judged = surviving(server, go)
     return held(cell, judged, ended, server.versions)
+
+
+def trained(
+    server: RankServer, references: References, cell: Cell, inject: str = "", executed: bool = False
+) -> tuple[Ended, Ended | None, Judgement]:
+    """How a cell's ranks ended, how the process did that loads the checkpoint which they left, if any, and what the
+    cell did. `executed` makes both report what they execute."""
+    failure = failures()[cell.failure]
+    reference = references.file(server, cell)
+    if reference.problem:
+        return Ended([]), None, without_reference(reference.problem)
+    with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
+        job = Job(
+            cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
+        )
+        if cell.life != "straight":
+            ended, judged = life.in_two_halves(
+                server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
+            )
+            return ended, None, judged
+        ended = server.run(job)
+        left = os.listdir(folder)
+        loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if left else None
+    return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 
 
 def held(cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str]) -> results.Result:

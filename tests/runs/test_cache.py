@@ -76,7 +76,7 @@ def copied(tmp_path, monkeypatch):
 
 def forget():
     """As another process would be: nothing is known of any file."""
-    for remembered in (cache.machinery, cache.of_failure, cache._as_digested):
+    for remembered in (cache.of_failure, cache._digested):
         remembered.cache_clear()
 
 
@@ -97,13 +97,19 @@ def test_a_change_in_a_failure_runs_that_failure_and_one_of_the_machinery_all(co
     assert not {Cache("s").file(each) for each in (CELL, other)} & {*before, *after}
 
 
-def test_what_is_edited_while_it_runs_is_not_kept(copied):
-    """Breaks when the result of code that was written during a run is found under the code before it."""
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("edited", [f"repros/{CELL.failure}/failure.py", "faultline/ranks/main.py"])
+def test_what_is_edited_while_it_runs_is_not_kept(copied, edited, fresh):
+    """Breaks when the result of code that was written during a run is kept as that of the code before or after it, also
+    where nothing is taken before the run."""
     store = Cache("s")
-    assert store.take([CELL]) == []
-    (copied / "repros" / CELL.failure / "failure.py").write_text("another text, of another length")
+    assert fresh or store.take([CELL]) == []
+    store.begin([CELL])
+    (copied / edited).write_text("another text, of another length")
     store.add(ENTRY)
     assert store.take([CELL]) == []
+    forget()
+    assert store.take([CELL]) == [], "nor is it the result of the code that was written"
 
 
 def test_what_was_added_is_taken_and_held_against_the_expectations_of_now():
