@@ -67,8 +67,9 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
             as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
             return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half, asked=cell.checkpointing)
 
-        if cell.life == "resized" and not target.trainer and (why := not_resizable(target, server, cell, job, judge)):
-            return Ended([]), oracle.Judgement(Outcome.IMPOSSIBLE, "", why)
+        resizes = cell.life == "resized" and not target.trainer
+        if resizes and (refused := not_resizable(target, server, cell, job, judge)):
+            return Ended([]), refused
         if cell.life != "straight":
             return life.in_two_halves(server, job, judge)
         ended = server.run(job)
@@ -104,8 +105,8 @@ def on_this_device(cell: Cell, judged: oracle.Judgement) -> oracle.Judgement:
 
 def not_resizable(
     target: Target, server: RankServer, cell: Cell, job: Job, judge: Callable[[Cell, Ended], oracle.Judgement]
-) -> str:
-    """Why the halves of a resized life can't be held against one process; empty if they can.
+) -> oracle.Judgement | None:
+    """What a resized life is where its halves can't be held against one process; None if they can.
 
     The mean of the losses of more ranks has to be that of fewer. It isn't where a loss depends on which rows are
     together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.
@@ -114,12 +115,17 @@ def not_resizable(
     shared = replace(job, cell=alone.id, world_size=1, target=target.for_ranks(cell.saved_by), inject="")
     judged = judge(alone, server.run(shared))
     if judged.outcome == Outcome.TRAINS:
-        return ""
-    return (
+        return None
+    if judged.outcome not in (Outcome.DIVERGES, Outcome.RAISES):  # it says nothing of the model
+        signature = "reference-died" if judged.outcome == Outcome.CRASHES else "reference"
+        detail = f"one process, in place of {cell.saved_by} ranks, {judged.outcome}: {judged.detail}"
+        return oracle.Judgement(Outcome.INVALID, signature, detail)
+    why = (
         f"the mean loss of {cell.saved_by} ranks is not that of {cell.world_size}, so a resized life can't be held"
         " against one process: look for uneven tokens, a BatchNorm, or a batch function that gives other rows:"
         f" {judged.detail}"
     )
+    return oracle.Judgement(Outcome.IMPOSSIBLE, "", why)
 
 
 def without_reference(cell: Cell, failed: TargetFailed, outcome: Outcome, server: RankServer) -> Result:

@@ -16,7 +16,7 @@ from faultline.base.errors import (
     TargetFailed,
     UsageError,
 )
-from faultline.base.packages import TODAY
+from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import LONGEST, count, cut, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
@@ -98,7 +98,7 @@ def answer(request: Request) -> CheckResult:
     environment = environments.chosen(request.stack, request.python)
     devices.check_device(cells[0].device, environment.python)
     asked = {"target": request.target, "lora": request.lora, "python": environment.python, "digest": target.digest}
-    folder, known = begun(request, asked, cells)
+    folder, known = begun(request, asked, cells, environment.versions)
 
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
         missing = folders.without(wanted, known)
@@ -116,24 +116,28 @@ def answer(request: Request) -> CheckResult:
     return CheckResult(request.target, options(request), tuple(answers), folder, tuple(remedies))
 
 
-def begun(request: Request, asked: Mapping[str, object], cells: Sequence[Cell]) -> tuple[RunFolder, list[Result]]:
+def begun(
+    request: Request, asked: Mapping[str, object], cells: Sequence[Cell], versions: Mapping[str, str]
+) -> tuple[RunFolder, list[Result]]:
     """The folder of a check and the results that it already has: a new folder, or the newest one of the same.
 
-    Raises UsageError where the newest check was of another model, environment or selection, or its file changed since.
+    Raises UsageError where the newest check was of another model, environment, selection or stack, or its file changed
+    since.
     """
     ids = tuple(cell.id for cell in cells)
     if not request.resume:
         folder = storage.new_run(kind=checked_cell.NAME)
-        folder.describe(request=asked, cells=ids)
+        folder.describe(request=asked, cells=ids, stack=stack_name(versions))
         return folder, []
     folder = storage.latest_run(kind=checked_cell.NAME)
     info = folder.info()
-    if {**info.request, "digest": ""} != {**asked, "digest": ""} or info.cells[: len(ids)] != ids:
+    if {**info.request, "digest": ""} != {**asked, "digest": ""} or info.cells != ids:
         raise UsageError(
             f"{folder.shown} is a check of something else: give the same target and options, or start anew"
         )
     if info.request["digest"] != asked["digest"]:
         raise UsageError(f"{request.target} changed since {folder.shown}: start anew, without --resume")
+    folders.same_stack(folder, versions)
     return folder, folders.entries(folder)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
+from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.text import matches
 from faultline.catalogue import Failure
@@ -86,7 +87,8 @@ def moved_by_hand(result: Result) -> bool:
 
 def _by_error(result: Result, others: Collection[Result]) -> Known:
     facts, (strategy, mode) = result.checked.facts, place(result)
-    traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
+    raised = result.raised
+    traceback = raised.error.traceback if raised and raised.error else ""
     hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
     worded = matching.fitting(result.detail, hints)
     fits = [match for match in worded if match.sure]
@@ -133,8 +135,8 @@ def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
     """Where cells of a failure end with an error: in this place, or else under the strategies that are most like it."""
     did = measured.outcomes(failure)
     ends = {measured.place(cell) for cell in did if cell.broken and did[cell][0] in ENDS}
-    engine = where[0].partition("-")[0]
-    return frozenset(ends & {where} or {each for each in ends if each[0].partition("-")[0] == engine})
+    engine = strategies.engine(where[0])
+    return frozenset(ends & {where} or {each for each in ends if strategies.engine(each[0]) == engine})
 
 
 def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:

@@ -72,8 +72,12 @@ class File:
 
 
 def chosen(results: Collection[Result]) -> Result:
-    """The cell to show: the first that is silently wrong, else one that raises. Raises UsageError if there is none."""
+    """The cell to show: the first that is silently wrong, else one that raises. Raises UsageError if there is none.
+
+    One that no script can show is chosen only if there is no other.
+    """
     wrong = [result for group in groups(results) for result in group.results if not fine(result)]
+    wrong = [result for result in wrong if exportable(result)] or wrong
     for outcome in SHOWN:
         if there := [result for result in wrong if result.outcome == outcome]:
             return there[0]
@@ -131,7 +135,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
 
 def beginning(result: Result) -> str:
     """How a cell's error begins, with each number as 0: rows and ranks differ in them."""
-    error = next((rank.error for rank in result.ranks[result.rank or 0 :] if rank.error), None)
+    error = result.raised.error if result.raised else None
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else result.detail
     return re.sub(r"\d+", "0", text)[:BEGINNING]
 

@@ -102,8 +102,8 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
 def recorded(result: Result, failure: Failure) -> Error:
     """The error, the death or the hang with which a cell ended."""
     raises = result.outcome == "raises"
-    first = next((rank.error for rank in result.ranks if rank.rank == result.rank), None)
-    traceback = first.traceback if raises and first else ""
+    first = result.raised
+    traceback = first.error.traceback if raises and first and first.error else ""
     if not raises:
         traceback = "\n".join(rank.stack or rank.log for rank in result.ranks)
     text = shortened(result.detail)

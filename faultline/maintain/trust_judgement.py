@@ -35,7 +35,7 @@ PHASES = {
 
 def judged(case: Case, entry: Result) -> str:
     """What the judgement of a cell is worth."""
-    if entry.outcome == Outcome.INVALID or "still running after" in entry.detail:
+    if entry.outcome == Outcome.INVALID or entry.out_of_time:
         return FAULT_OF_OURS
     if not case.fault:
         if truth.agrees(case.spec, entry.cell.strategy, entry.outcome, text(entry)):

@@ -76,7 +76,7 @@ def run(folder: Path, named: Mapping[Cell, Planted]) -> RunCell:
 
 def worth(each: Planted | None, entry: Result) -> str:
     """What the judgement of a cell is worth."""
-    if "still running after" in entry.detail:
+    if entry.out_of_time:
         return judging.FAULT_OF_OURS
     if each and each.named.fits(entry):
         return judging.RIGHT

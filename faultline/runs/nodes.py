@@ -18,6 +18,8 @@ SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
+STILL_RUNNING = "still running after"  # so begins the hang of ranks that a deadline ended
+
 
 @dataclass(frozen=True)
 class RankEnd:
@@ -165,7 +167,7 @@ class Watched:
         hangs = [each.hang for each in seen]
         self.hang = hangs[0] if all(hangs) else ""
         if not self.hang and time.monotonic() - self.started > self.deadline:
-            self.hang = f"still running after {self.deadline:.0f} s"
+            self.hang = f"{STILL_RUNNING} {self.deadline:.0f} s"
         return bool(self.hang)
 
     def end(self, rank: int, left: Left, node: str) -> RankEnd:

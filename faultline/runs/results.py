@@ -19,7 +19,7 @@ from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
 from faultline.ranks.facts import Facts
 from faultline.ranks.report import KINDS, Deviation, RankError, Report, Sketch
-from faultline.runs.nodes import Ended, RankEnd
+from faultline.runs.nodes import STILL_RUNNING, Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.strategies import Evidence
 
@@ -102,6 +102,16 @@ class Result:
     @property
     def did(self) -> Did:
         return Did(self.outcome, self.signature)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether a deadline ended its ranks: they may have been slow, or hang."""
+        return self.outcome == Outcome.HANGS and STILL_RUNNING in self.detail
+
+    @property
+    def raised(self) -> RankResult | None:
+        """The rank whose error it is; or another one with an error, where that one reported none."""
+        return min((rank for rank in self.ranks if rank.error), key=lambda rank: rank.rank != self.rank, default=None)
 
     def as_json(self) -> Mapping[str, object]:
         """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""

@@ -151,6 +151,11 @@ def family_name(name: str) -> str:
     return family(name).__name__.rpartition(".")[2]
 
 
+def engine(name: str) -> str:
+    """What the names of a strategy and of its options begin with, such as zero2 or fsdp1."""
+    return name.partition("-")[0]
+
+
 def options(name: str) -> Any:
     """What its family knows of a strategy: a record of the family's own."""
     return _index()[name].STRATEGIES[name]

@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,10 @@ from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
 from faultline.ranks.facts import Facts
+from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
 from faultline.report import remedies
-from faultline.runs import folders, oracle, runner
+from faultline.runs import folders, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
@@ -379,6 +381,44 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
 def test_a_script_is_offered_where_there_is_one(outcome, cell, can):
     """Breaks when the last line of an answer is a command that is refused."""
     assert script.exportable(entry(outcome, cell)) is can
+
+
+def test_what_a_script_can_show_is_exported_first():
+    """Breaks when --export refuses a resumed life that differs, and another cell could be shown."""
+    resumed = entry("diverges", "check/model/ddp/off/fp32/w2/resumed/cpu", signature="resumed-differs")
+    raises = entry("raises", "check/model/zero3/off/fp32/w2/cpu", signature="other", ranks=(error("shapes"),))
+    assert script.chosen([resumed, raises]) == raises
+    assert script.chosen([resumed]) == resumed, "so that the answer says why there is none"
+
+
+def test_the_error_of_a_result_is_that_of_the_rank_that_failed():
+    """Breaks when a failure is recognised by the traceback of a rank that only lost its connection."""
+    victim, failed = error("Connection closed by peer"), replace(error("shapes"), rank=1)
+    assert entry("raises", rank=1, ranks=(victim, failed)).raised is failed
+    assert entry("raises", rank=1, ranks=(victim, RankResult(1))).raised is victim
+    assert entry(ranks=(RankResult(0),)).raised is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        ("trains", None),
+        ("diverges", ("impossible", "")),
+        ("raises", ("impossible", "")),
+        ("crashes", ("invalid", "reference-died")),
+        ("hangs", ("invalid", "reference")),
+        ("invalid", ("invalid", "reference")),
+    ],
+)
+def test_what_ends_one_process_says_nothing_of_a_resized_life(outcome, expected):
+    """Breaks when a process that dies for lack of memory makes a cell impossible, and the check agrees."""
+    cell = Cell.parse("check/model/ddp/off/fp32/w2/resized/cpu")
+    server = SimpleNamespace(run=lambda job: Ended([]))
+    target = SimpleNamespace(for_ranks=lambda ranks: None)
+    judged = oracle.Judgement(outcomes.Outcome(outcome), "", "why")
+    refused = checking.not_resizable(target, server, cell, Job(cell.id), lambda cell, ended: judged)
+    assert (refused and (refused.outcome, refused.signature)) == expected
+    assert refused is None or "why" in refused.detail
 
 
 def test_what_helps_in_trainers_alone_is_no_remedy_of_a_model():
@@ -830,6 +870,12 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path,
     assert code == 0 and "All 3 configurations" in answer
     assert len(ran) == 4, "the first cell ran once, the second was interrupted and ran again"
     assert asked(*words[:-1], "zero2", "--resume")[0] == 2, "other cells"
+    assert asked(*words, "--checkpointing", "off", "--resume")[0] == 2, "fewer cells"
+    of, info = storage.latest_run(kind="check"), storage.latest_run(kind="check").info()
+    of.describe(stack="trl 0.1")
+    code, _, [line] = asked(*words, "--resume")
+    assert code == 2 and "another stack (trl 0.1)" in line
+    of.describe(stack=info.stack)
     file.write_text("def build(): return 1")
     code, _, [line] = asked(*words, "--resume")
     assert code == 2 and "changed since" in line

@@ -72,7 +72,7 @@ def loss_of(
     if alone is None:
         return number
     for parameter, gradient in gradients(model).items():
-        was = before.get(parameter, torch.zeros(()))
+        was = before.get(parameter, torch.zeros_like(gradient))
         if not torch.equal(gradient, was):
             observer.own_backward = True
             parameter.grad = was + (gradient - was) / alone.world

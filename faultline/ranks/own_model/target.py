@@ -49,13 +49,13 @@ class Module:
         called: dict[str, None] = {}
         collectives.seen(called)
         dropout.off()
-        built = self._built()
+        built = made(self.target)
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
         called.clear()  # what makes a model trains nothing
         model, loss, batch = parts(built)
-        cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
-        model = ready(model._apply(whole) if cast else model, self.target.lora)
+        model, cast = in_fp32(model)
+        model = ready(model, self.target.lora)
         observer = Observer(model, alone=setup.reference)
         observer.collectives = called
         observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
@@ -81,17 +81,21 @@ class Module:
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
         """The trainer of a target that makes one."""
-        return self._built().trainer(arguments, setup, self.target.world_size)
-
-    def _built(self) -> Any:
-        file, function = Path(self.target.file), self.target.function
-        with alone():
-            return call(file, function, self.target.path) if function else tiny(file)
+        return made(self.target).trainer(arguments, setup, self.target.world_size)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A weight or buffer in fp32, if it has half of that; a type that a model has for reasons of its own stays."""
-    return tensor.float() if tensor.dtype in HALF else tensor
+def made(target: Target) -> Any:
+    """What a target's function returns, or the tiny model of its config."""
+    file = Path(target.file)
+    with alone():
+        return call(file, target.function, target.path) if target.function else tiny(file)
+
+
+def in_fp32(model: Any) -> tuple[Any, list[str]]:
+    """A model whose weights and buffers of half precision are in fp32, and the types that its weights had; a type that
+    it has for reasons of its own stays."""
+    cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
+    return (model._apply(lambda each: each.float() if each.dtype in HALF else each) if cast else model), cast
 
 
 def ready(model: Any, lora: Mapping[str, object]) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,14 +26,11 @@ def main() -> None:
 
 def described(target: Target) -> dict[str, object]:
     """The fields of `job.Written`. Raises Refused for what a script can't build as a check does."""
-    file = Path(target.file)
-    with own_model.alone():
-        built = own_model.call(file, target.function, target.path) if target.function else own_model.tiny(file)
-    model, loss, _ = own_model.parts(built)
+    model, loss, _ = own_model.parts(own_model.made(target))
     config = "" if target.function else model.config.to_json_string(use_diff=True)
     model_class = "" if target.function else type(model).__name__
-    cast = any(each.dtype in own_model.HALF for each in model.parameters())
-    model = own_model.ready(model.float() if cast else model, target.lora)
+    model, cast = own_model.in_fp32(model)
+    model = own_model.ready(model, target.lora)
     given = "" if loss else source(own_model_batch.of(model)[0])
     try:
         names = sorted({type(each).__name__ for each in units(model)})
@@ -42,7 +38,7 @@ def described(target: Target) -> dict[str, object]:
         names = []
     if any(type(each).__name__ in names and getattr(each, SHARES, False) for each in model.modules()):
         raise Refused("some of its blocks share weights with others, and the script has no such units")
-    return {"units": names, "config": config, "model_class": model_class, "batch": given, "cast": cast}
+    return {"units": names, "config": config, "model_class": model_class, "batch": given, "cast": bool(cast)}
 
 
 def source(value: Any) -> str:
