@@ -1,5 +1,6 @@
 """Which functions and module bodies of installed packages run in a rank: never recorded while a cell is measured."""
 
+import inspect
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,9 @@ def named(code: CodeType) -> str:
     parts = code.co_qualname.split(".")
     unnamed = next((n for n, part in enumerate(parts) if part.startswith("<") and part != "<locals>"), len(parts))
     names = parts[:unnamed]
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # a class's body: what it is in is the function around it, if any
+        while names and names[-1] != "<locals>":
+            names.pop()
     while names and names[-1] == "<locals>":
         names.pop()
     return ".".join(names)

@@ -1,35 +1,31 @@
 """Is a candidate stack safe: the same cells on it and on a baseline, and again what changed."""
 
 import contextlib
-import re
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
-from faultline.base.text import cut
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases import changes, is_safe_view, reach, scope, sides
-from faultline.releases.changes import Change, Comparison, Kind
+from faultline.releases import is_safe_view, reach, scope, side_by_side, sides
+from faultline.releases.changes import Comparison
 from faultline.releases.is_safe_view import Answer
 from faultline.releases.reach import Reach
 from faultline.releases.scope import USUAL, How
-from faultline.runs import campaigns, devices
-from faultline.runs.campaigns import Campaign, Enough, Measured
+from faultline.releases.side_by_side import Both, Watch
+from faultline.runs import campaigns, devices, executed
+from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.driver import Engine
 from faultline.runs.pool import LOCAL, Pool
-from faultline.runs.results import Result
-from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
 
 FIRST = 10  # cells that run on both stacks before the rest of a baseline that nobody has measured
+FEW = 4 * FIRST  # cells that nobody has measured or recorded, and for which it pays to look at none before
 
 
 @dataclass(frozen=True)
@@ -106,20 +102,42 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
     if new.unusable and not unusable:
         unusable = f"{text} on {known_as}: {new.unusable}"
-    covers, lines, asked, watch = Reach(), list[str](), cells, Watch(how.fail_fast)
+    covers, lines = Reach(), list[str]()
     if not unusable and changed:
-        covers = reached(campaign, (old, new), changed, cells)
-        cells = covers.ordered(scope.some(covers, cells, how))
-        comparison, ran = compare(campaign, (old, new), cells, watch)
-        covers = covers.within(ran)
-        covers = covers if comparison.unusable else on_candidate(campaign, new, covers)
-        left_out = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
-        lines = [*left_out, *scope.early(len(cells) - len(ran)), *covers.lines()]
+        both = Both(campaign, (old, new), Watch(how.fail_fast))
+        comparison, covers, lines = measured(both, changed, cells, how)
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
     line = _line(pins(old.lock) or sides.expected(base))
     repeat = repeatable(base, text, new)
     return Answer(text, base.name, changed, comparison, repeat, line, covers, lines)
+
+
+def measured(
+    both: Both, changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell], how: How
+) -> tuple[Comparison, Reach, list[str]]:
+    """Cells on both stacks, in the order of what they execute; gives also how much of the change this reaches, and in
+    lines what did not run.
+
+    If nothing is recorded of what they execute, one cell of each failure runs ahead of the recording, which takes
+    minutes: a first regression must not wait for it.
+    """
+    covers, asked, lines = Reach(), cells, list[str]()
+    first = scope.one_of_each(cells) if executed.lacking(both.environments[0], cells) > FEW else []
+    ended = both.end(first)
+    if not ended:
+        covers = reached(both, changed, cells)
+        cells = [*dict.fromkeys([*first, *covers.ordered(scope.some(covers, cells, how))])]
+        lines = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
+        # If much of a baseline is still to be measured, a first regression would be seen only after that.
+        if both.lacking(cells) > FEW:
+            first = cells[: len(first) + FIRST]
+            ended = both.end(first)
+    comparison, ran = side_by_side.compare(both, first if ended else cells)
+    covers = covers.within(ran)
+    covers = covers if comparison.unusable else on_candidate(both, covers)
+    early = scope.early(len(cells) - len(ran)) if both.watch.enough else []
+    return comparison, covers, [*lines, *early, *covers.lines()]
 
 
 def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
@@ -137,21 +155,18 @@ def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
     )
 
 
-def reached(
-    campaign: Campaign, both: tuple[Measured, Measured], changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]
-) -> Reach:
+def reached(both: Both, changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]) -> Reach:
     """What of the packages that changed cells execute."""
-    old, new = (campaigns.ready(Stack(each.name), each.lock) for each in both)
     try:
-        return reach.of((old, new), [name for name, _, _ in changed], cells, recorders(campaign))
+        return reach.of(both.environments, [name for name, _, _ in changed], cells, recorders(both.campaign))
     except NeverReady:  # which the measurement will say
         return Reach()
 
 
-def on_candidate(campaign: Campaign, new: Measured, covers: Reach) -> Reach:
+def on_candidate(both: Both, covers: Reach) -> Reach:
     """What cells reach, with what they execute of the candidate alone."""
     with contextlib.suppress(NeverReady):
-        return covers.on(campaigns.ready(Stack(new.name), new.lock), recorders(campaign))
+        return covers.on(both.environments[1], recorders(both.campaign))
     return covers
 
 
@@ -175,87 +190,9 @@ def on(base: Stack, lock: str, candidate: str) -> Stack:
 
     A baseline with a date dates what the candidate adds.
     """
-    words = candidate.split()
-    if base.here or (len(words) == 1 and (words[0] in requests.named() or re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]))):
+    if base.here or requests.whole(candidate):
         return requests.parse(candidate)
     return requests.changed(candidate, lock.splitlines(), base.asof)
-
-
-def compare(
-    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], watch: "Watch"
-) -> tuple[Comparison, Sequence[Cell]]:
-    """Measure cells on both stacks, then as often as it takes those whose change is in doubt; gives also which ran."""
-    runs: tuple[list[Measured], list[Measured]] = ([], [])
-    repeated: Counter[str] = Counter()
-    wanted = list(cells)
-    # The baseline goes first: if much of it is still to be measured, a first regression would be seen only after that.
-    if campaigns.lacking(campaign, shared(campaign, both[0]), Stack(both[0].name), cells) > 4 * FIRST:
-        on_both(campaign, both, wanted[:FIRST], 0, watch)
-        wanted = wanted[:FIRST] if watch.enough else wanted
-    while True:
-        measured = on_both(campaign, both, wanted, len(runs[0]), watch)
-        if measured[-1].unusable:
-            return Comparison(unusable=f"{measured[-1].name}: {measured[-1].unusable}"), cells
-        for side, each in zip(runs, measured, strict=True):
-            side.append(each)
-        if watch.enough:
-            cells = [cell for cell in cells if cell.id in runs[1][0].outcomes]
-        repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
-        comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
-        wanted = changes.pending(comparison, repeated)
-        if not wanted:
-            return comparison, cells
-        campaigns.note(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
-
-
-def on_both(
-    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], again: int, watch: "Watch"
-) -> list[Measured]:
-    """Measure cells on the baseline and then on the candidate; the last has no results where a stack is unusable."""
-    measured: list[Measured] = []
-    for stack in both:
-        name = f"{shared(campaign, stack)}{f' again {again}' if again else ''}"
-        campaigns.part(campaign, name).describe(lock=stack.lock)
-        watch.before = {entry.cell: entry for entry in measured[0].results} if measured and not again else {}
-        measured.append(campaigns.measure(campaign, name, Stack(stack.name), cells, again, watch.see))
-        if measured[-1].unusable or (watch.enough and watch.before):
-            break
-    return measured
-
-
-@dataclass
-class Watch:
-    """Reports a candidate's first regression as soon as a result shows it and, if asked, ends the measurement.
-
-    It is made when both environments are ready: from `began` on, a clock in seconds, the report says how long it took.
-    """
-
-    fail_fast: bool = False
-    before: Mapping[Cell, Result] = field(default_factory=dict)
-    first: Change | None = None
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def enough(self) -> bool:
-        return self.fail_fast and self.first is not None
-
-    def see(self, entry: Result) -> None:
-        if entry.cell not in self.before:
-            return
-        change = changes.changed(entry.cell, [self.before[entry.cell]], [entry])
-        if change and change.kind in (Kind.DIVERGES, Kind.REGRESSED) and not self.first:
-            self.first = change
-            what = f"{self.before[entry.cell].did} → {entry.did}"
-            when = f"first regression, {time.monotonic() - self.began:.0f} s after both environments were ready"
-            campaigns.note(cut(f"{when}: {entry.cell.id} {change.kind}: {what}: {change.error}", 300))
-        if self.enough:
-            raise Enough
-
-
-def shared(campaign: Campaign, stack: Measured) -> str:
-    """The name under which a campaign has results of a stack's packages; they may have been another question's."""
-    parts = [RunFolder(file.parent).info() for file in campaign.folder.path.glob("*/run.json")]
-    return min((part.name for part in parts if part.lock == stack.lock and part.stack), default=stack.name)
 
 
 def repeatable(base: Stack, candidate: str, measured: Measured) -> str:

@@ -77,6 +77,11 @@ def upgrade(answer: Answer) -> str:
 
 def because(answer: Answer) -> list[str]:
     """Why the verdict is what it is, and what the comparison covered, each in a line."""
+    return [*reasons(answer), *map(one_line, answer.scope)]
+
+
+def reasons(answer: Answer) -> list[str]:
+    """Why the verdict is what it is, and how many cells were compared, each in a line."""
     comparison = answer.comparison
     if comparison.identical:
         return ["no library under test changes, so no cell ran: this is neither SAFE nor NOT SAFE"]
@@ -86,7 +91,7 @@ def because(answer: Answer) -> list[str]:
         lines.append(f"{total}, {len(comparison.changes)} changed")
         if left_out := not_compared(comparison):
             lines.append(f"nothing was compared under {left_out}")
-    return [*lines, *map(one_line, answer.scope)]
+    return lines
 
 
 def not_compared(comparison: Comparison) -> str:
@@ -193,12 +198,10 @@ def markdown(answer: Answer) -> str:
     """A comment for a pull request: the verdict, what changed in packages, and each cause with its error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
-    reasons = because(answer)[: -len(answer.scope) or None]
-    if answer.comparison.unusable:
-        reasons = [*map(code, reasons)]
+    why = [code(line) if answer.comparison.unusable else line for line in reasons(answer)]
     lines = [f"## {verdict}: {code(upgrade(answer)[:500])}", ""]
     lines += [f"Compared with {code(': '.join(filter(None, (answer.against, answer.stack))))}.", ""]
-    lines += [f"- {line}" for line in (*reasons, *map(code, (*answer.scope, *answer.notes[:GROUPS])))]
+    lines += [f"- {line}" for line in (*why, *map(code, (*answer.scope, *answer.notes[:GROUPS])))]
     if answer.packages:
         more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""
         lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]

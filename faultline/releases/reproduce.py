@@ -13,12 +13,13 @@ from faultline.base.text import cut, one_line, plain
 from faultline.catalogue import Failure
 from faultline.catalogue.history import Reported
 from faultline.catalogue.loading import failure_named
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.report.terminal import columns
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Measured
-from faultline.runs.results import shows
+from faultline.runs.results import Result, shows
 from faultline.stacks import requests
 
 
@@ -32,7 +33,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Run the cell as reported on its stacks; exit code 0 if the failure shows on the old one and not on the first
-    good one, if it names one; 1 if not. 3 says that one of these can't be had here.
+    good one, if it names one; 1 if not. 3 says that one of these can't be had here, or proves neither.
     """
     failure = failure_named(request.failure)
     if not failure.reported:
@@ -44,15 +45,19 @@ def run(request: Request) -> int:
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1, fresh=True)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     campaigns.announce(campaign, [cell], len(names))
-    both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]
+    measured = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]
     note = failure.reported.note if cell.device == "cpu" else ""
-    show(Console(), failure, cell, both, note)
+    show(Console(), failure, cell, measured, note)
     print(f"results: {campaign.folder.shown}")
-    pair = both[:-1]
-    if any(each.unusable for each in pair):
+    shown = [shown_by(failure, each.results[0]) if not each.unusable else None for each in measured[:-1]]
+    if None in shown:
         return EXIT_UNDECIDED
-    shown = [shows(failure, each.results[0]) for each in pair]
     return EXIT_AS_EXPECTED if shown[0] and not any(shown[1:]) else EXIT_UNEXPECTED
+
+
+def shown_by(failure: Failure, entry: Result) -> bool | None:
+    """Whether a result is the failure; None where the cell proves nothing, or can't exist there."""
+    return None if entry.outcome in (Outcome.INVALID, Outcome.IMPOSSIBLE) else shows(failure, entry)
 
 
 def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
@@ -90,8 +95,7 @@ def _error(measured: Measured) -> str:
     if not measured.results:
         return ""
     result = measured.results[0]
-    raised = [rank for rank in result.ranks if rank.error]
-    first = min(raised, key=lambda rank: rank.rank != result.rank, default=None)
+    first = result.raised
     if first and first.error:
         return f"rank {first.rank}:\n{first.error.traceback}"
     if result.outcome not in ("hangs", "crashes"):

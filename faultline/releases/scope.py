@@ -1,9 +1,11 @@
 """Which cells is-safe runs, and what it says of those that it leaves out."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from faultline import strategies
 from faultline.base.text import count
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
@@ -42,9 +44,23 @@ def default(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
 
 
+def one_of_each(cells: Sequence[Cell]) -> list[Cell]:
+    """The first cell of each failure, alone and in a trainer, with the engines in turn."""
+    trains = {(name, v.name): bool(v.trainer) for name, failure in failures().items() for v in failure.variants}
+    groups: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.failure, trains[cell.failure, cell.variant]), []).append(cell)
+    turns: Counter[str] = Counter()
+    first = []
+    for alike in groups.values():
+        first.append(min(alike, key=lambda cell: turns[strategies.engine(cell.strategy)]))
+        turns[strategies.engine(first[-1].strategy)] += 1
+    return first
+
+
 def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     """Those of the cells that run, in their order."""
-    if how.runs == "every":
+    if how.runs == "every" or (how.runs == "affected" and not covers.touched):
         return cells
     if how.runs == "affected":
         affected = covers.affected(cells)
@@ -67,7 +83,7 @@ def covering(cells: Sequence[Cell]) -> list[Cell]:
     had: set[tuple[object, ...]] = set()
     few = []
     for cell in cells:
-        engine = cell.strategy.partition("-")[0]
+        engine = strategies.engine(cell.strategy)
         has: set[tuple[object, ...]] = {
             ("variant", cell.failure, cell.variant, cell.checkpointing, cell.life),
             ("failure", cell.failure, engine),

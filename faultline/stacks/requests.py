@@ -51,6 +51,11 @@ def named() -> dict[str, Path]:
     return {file.stem: file for file in sorted(STACKS.glob("*.txt"))}
 
 
+def whole(text: str) -> bool:
+    """Whether a text names a whole stack, by its name or a date, and no requirements that change one."""
+    return text.strip() in named() or bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text.strip()))
+
+
 def parse(text: str) -> Stack:
     """A stack's name, a date, or requirements with spaces between them; raises UsageError for anything else.
 
@@ -59,10 +64,8 @@ def parse(text: str) -> Stack:
     words = text.split()
     if not words:
         raise UsageError("a stack is a name from stacks/, a date such as 2025-06-01, or requirements: trl==1.12.0")
-    if len(words) == 1 and words[0] in named():
-        return read(words[0])
-    if len(words) == 1 and re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]):
-        return dated(words[0])
+    if whole(text):
+        return read(words[0]) if words[0] in named() else dated(words[0])
     if len(words) == 1 and re.fullmatch(r"[\w.-]+", words[0]) and canonicalize_name(words[0]) not in NEEDED:
         raise unknown("stack", words[0], list(named()))
     return changed(text, base())

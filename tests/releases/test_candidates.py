@@ -134,6 +134,30 @@ def test_the_first_regression_may_end_it(lab, asked):
     assert any(line.startswith("first regression, ") and "Output 0 of Split" in line for line in errors)
 
 
+@pytest.mark.parametrize(("trl", "recorded"), [([TRAINS], 1), ([RAISES], 0), (NeverReady, 0)])
+def test_a_first_regression_does_not_wait_for_a_recording(lab, asked, monkeypatch, trl, recorded):
+    """Breaks when what cells execute is recorded for minutes, and one cell of each failure could have said no."""
+    root, does, done = lab
+    does["1.12.0"] = trl
+    recordings = []
+
+    def of(both, packages, cells, workers):
+        recordings.append(list(done))
+        return Reach(frozenset([Unit("trl", "trl/a.py", "f")]))
+
+    monkeypatch.setattr(reach, "of", of)
+    monkeypatch.setattr(is_safe.executed, "lacking", lambda environment, cells: len(cells) + is_safe.FEW)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--fail-fast")
+    assert len(recordings) == recorded
+    assert done[0][0] == "1.16.0" and (trl is NeverReady or done[1][0] == "1.12.0"), "a few cells ran on both"
+    if recorded:
+        assert recordings[0] == done[:2] and code == 0 and done[0][1] < answer_in(root)["cells"]
+    elif trl == [RAISES]:
+        assert code == EXIT_UNEXPECTED and answer_in(root)["cells"] == 1
+    else:
+        assert code == EXIT_UNDECIDED and "--fail-fast" not in out
+
+
 def test_a_flake_that_ends_it_is_unknown(lab, asked):
     """Breaks when what happened once and ended a comparison counts as a regression, or as nothing."""
     lab[1]["1.12.0"] = [RAISES, TRAINS]
@@ -239,7 +263,7 @@ def test_a_stack_that_cannot_be_had_is_unknown(lab, asked, requirements, trl, ex
     root, does, done = lab
     does["1.12.0"] = trl
     code, out, _ = asked("is-safe", requirements, *NARROW)
-    assert code == EXIT_UNDECIDED and expected in out and out.startswith("UNKNOWN")
+    assert code == EXIT_UNDECIDED and expected in out and out.startswith("UNKNOWN") and "--fail-fast" not in out
     assert expected in answer_in(root)["unusable"]
     assert trl or not done, "cells ran although there was nothing to compare them with"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks import executed
-from faultline.releases import is_safe, is_safe_view, reach, units
+from faultline.releases import is_safe_view, reach, side_by_side, units
 from faultline.releases.reach import Reach
 from faultline.releases.units import BODY, Unit
 from faultline.stacks.environments import Environment
@@ -145,7 +145,8 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
 
     ran = json.loads(done.stdout)
     assert {*ran["package/used.py"]} == {BODY, "plain", "plain.<locals>.inner", "Engine.step", "either"}
-    assert {*ran["package/late.py"]} >= {BODY} and "package/never.py" not in ran
+    assert {*ran["package/late.py"]} == {BODY}, "its functions did not run, though the body of its class did"
+    assert "package/never.py" not in ran
     assert {*ran["package/used.py"]} <= NAMES
 
 
@@ -163,8 +164,15 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
 )
 def test_code_without_a_name_is_that_of_the_function_around_it(name, expected):
     """Breaks when a lambda or a comprehension that ran is taken for nothing of the release."""
-    code = compile("1", "file", "eval").replace(co_qualname=name)
+    code = (lambda: 1).__code__.replace(co_qualname=name)
     assert executed.named(code) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("A", BODY), ("A.B", BODY), ("f.<locals>.A.B", "f")])
+def test_the_body_of_a_class_is_no_function(name, expected):
+    """Breaks when a module that is only imported is taken for one of which a function runs, as it has a class."""
+    [body] = (each for each in compile("class A: x = 1", "file", "exec").co_consts if hasattr(each, "co_flags"))
+    assert executed.named(body.replace(co_qualname=name)) == expected
 
 
 CELLS = cells(40)
@@ -271,14 +279,14 @@ def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     before = {
         cell: entry(cell, text) for cell, text in zip(CELLS, ["raises:other:E: x", "trains", "trains"], strict=False)
     }
-    watch = is_safe.Watch(False, before)
+    watch = side_by_side.Watch(False, before)
     for cell in before:
         watch.see(entry(cell, "raises:other:E: x"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and all(text in lines[0] for text in (CELLS[1].id, "regressed", "E: x"))
     assert not watch.enough
-    watch = is_safe.Watch(True, before)
+    watch = side_by_side.Watch(True, before)
     watch.see(entry(CELLS[0], "raises:other:E: x"))
-    with pytest.raises(is_safe.Enough):
+    with pytest.raises(side_by_side.Enough):
         watch.see(entry(CELLS[1], "diverges:differs:w"))
     assert watch.enough

@@ -1,6 +1,7 @@
 """Failures as they were reported: where, on which stack, and how the two outcomes are shown."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -108,3 +109,34 @@ def test_a_stack_that_can_not_be_had_is_an_outcome():
         Console(file=out, width=100), FAILURE, reproduce.as_reported(FAILURE, FAILURE.reported, "cpu"), both, ""
     )
     assert "uninstallable" in out.getvalue() and "no wheel" in out.getvalue()
+
+
+SHOWS = ("diverges", "differs")
+
+
+@pytest.mark.parametrize(
+    ("old", "good", "code"),
+    [
+        (SHOWS, ("trains",), 0),
+        (SHOWS, SHOWS, 1),
+        (("trains",), ("trains",), 1),
+        (("raises", "other"), ("trains",), 1),
+        (("invalid", "evidence"), ("trains",), 3),
+        (SHOWS, ("invalid", "evidence"), 3),
+        (SHOWS, ("impossible",), 3),
+        (SHOWS, (), 3),
+    ],
+)
+def test_the_exit_code_says_whether_it_was_shown(monkeypatch, old, good, code):
+    """Breaks when a script reads that a failure was shown, or is gone, from a cell that proves nothing."""
+    failure = failures()[PAIRS[0]]
+    did = {failure.reported.stack: old, failure.reported.good: good, "today": ("trains",)}
+
+    def measure(campaign, name, stack, cells):
+        results = [entry(*did[name])] if did[name] else []
+        return campaigns.Measured(name, results=results, unusable="" if results else "no wheel")
+
+    monkeypatch.setattr(campaigns, "begin", lambda *_, **__: SimpleNamespace(folder=SimpleNamespace(shown="results/x")))
+    monkeypatch.setattr(campaigns, "announce", lambda *_: None)
+    monkeypatch.setattr(campaigns, "measure", measure)
+    assert reproduce.run(reproduce.Request(failure.name)) == code
