@@ -1,6 +1,6 @@
 """A gradient penalty goes through the backward pass a second time, when the engine has put the weights away again."""
 
-from faultline.catalogue import TRIED_HERE, Failure, fails, helps, trains, variants
+from faultline.catalogue import TRIED_HERE, Failure, Variant, fails, helps, trains, variants
 
 DOUBLE = "https://github.com/pytorch/pytorch/issues/47562"
 FSDP2 = "https://github.com/pytorch/pytorch/pull/172770"
@@ -23,6 +23,9 @@ FAILURE = Failure(
     },
     variants=(
         *variants("broken", strategies=("single", "ddp*", "zero0", "zero1", "zero2", "zero3", "fsdp*")),
+        Variant(
+            "broken", "trainer", ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"), text="in `compute_loss`"
+        ),
         *variants("kept", strategies=("fsdp2*",)),
         *variants("approximated", strategies=("single", "ddp-static-graph", "zero0", "zero2", "zero3", "fsdp*")),
     ),
@@ -74,3 +77,25 @@ def scenario(remedy, setup):
 
     model.model.embed_tokens.register_forward_hook(disturb if remedy == "approximated" else remember)
     return Scenario(model, loss, text_batch, optimizer=keeping if remedy == "kept" else None)
+
+
+def trainer(variant, arguments, setup):
+    import torch
+    from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
+
+    from tiny_models.kit import qwen2, text_rows, token_dataset, tokenizer
+
+    model, embedded = qwen2(attn_implementation="eager"), []
+    model.model.embed_tokens.register_forward_hook(lambda module, args, output: embedded.append(output))
+
+    class Penalised(Trainer):  # not TRL's: its losses are computed in chunks, without a second derivative
+        def compute_loss(self, *args, **kwargs):
+            embedded.clear()
+            loss = super().compute_loss(*args, **kwargs)
+            (slope,) = torch.autograd.grad(loss, embedded, create_graph=True)
+            # Norms, not squares: a loss is divided by a number of tokens that depends on the world size.
+            return loss + 0.1 * (slope.pow(2).sum(-1) + 1e-12).sqrt().sum()
+
+    rows = [row for step in range(3) for row in text_rows(step)]
+    collator, data = DataCollatorForSeq2Seq(tokenizer(padding_side="right")), token_dataset(rows, [0] * len(rows))
+    return Penalised(model, TrainingArguments(**arguments), train_dataset=data, data_collator=collator)

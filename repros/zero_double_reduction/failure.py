@@ -18,11 +18,13 @@ FAILURE = Failure(
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
         "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?_{0,2}params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.
-        "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]",
+        "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]"
+        r"|size of tensor a \(0\) must match the size of tensor b \([1-9]",
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice"
         r"|multiple autograd engine +hooks have fired|in multiple reentrant backward passes",
     },
     variants=(
+        Variant("broken", "sft", SOME, text="`compute_loss` runs the whole model twice, as R-Drop does"),
         Variant("own_broken", "", SOME, text="the tower checkpoints its layers by itself, in its `forward`"),
         *variants("own_inside own_one_call", strategies=SOME, checkpointing=("reentrant",)),
     ),
@@ -93,3 +95,16 @@ def scenario(remedy, setup):
 
     checkpointing = partial(checkpoint_tower, inside=remedy == "own_inside") if remedy.startswith("own") else None
     return Scenario(per_image_vision_model(), loss, batch, checkpoint=checkpointing)
+
+
+def trainer(variant, arguments, setup):
+    from tiny_models.kit import qwen2, sft_trainer
+
+    built = sft_trainer(qwen2(), arguments)
+    compute_loss = built.compute_loss
+
+    def twice(*args, **kwargs):
+        return (compute_loss(*args, **kwargs) + compute_loss(*args, **kwargs)) / 2
+
+    built.compute_loss = twice
+    return built
