@@ -168,16 +168,14 @@ def data(answer: Answer) -> dict[str, object]:
 
 def reach(covers: Reach) -> dict[str, object]:
     """What the cells execute of each package that differs: the numbers of what changed, and what they don't reach."""
-    packages: dict[str, object] = {}
-    reached = covers.reached
-    for package in sorted({unit.package for unit in covers.changed}):
-        units = [unit for unit in sorted(covers.changed) if unit.package == package]
-        packages[package] = {
-            "functions": [sum(not unit.body for unit in some) for some in (units, reached & {*units})],
-            "bodies": [sum(unit.body for unit in some) for some in (units, reached & {*units})],
-            "missed": [plain(f"{unit.file}:{unit.name}") for unit in units if unit not in reached],
+    return {
+        package: {
+            "functions": [*covered.functions],
+            "bodies": [*covered.bodies],
+            "missed": [plain(f"{unit.file}:{unit.name}") for unit in covered.missed],
         }
-    return packages
+        for package, covered in covers.by_package().items()
+    }
 
 
 def code(text: str) -> str:

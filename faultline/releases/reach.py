@@ -20,6 +20,15 @@ LISTED = 5  # functions that aren't reached and are named in a line
 
 
 @dataclass(frozen=True)
+class Covered:
+    """Of a package, how many functions and module bodies changed, how many of these cells execute, and the rest."""
+
+    functions: tuple[int, int]
+    bodies: tuple[int, int]
+    missed: Sequence[Unit]
+
+
+@dataclass(frozen=True)
 class Reach:
     """The functions and module bodies that differ, which of them each cell executes, and how many count for it.
 
@@ -42,6 +51,16 @@ class Reach:
     @property
     def reached(self) -> frozenset[Unit]:
         return frozenset().union(*{*self.executes.values(), *self.later.values()})
+
+    def by_package(self) -> dict[str, Covered]:
+        """What of each package that differs the cells execute."""
+        reached, packages = self.reached, {}
+        for package in sorted({unit.package for unit in self.changed}):
+            units = {unit for unit in self.changed if unit.package == package}
+            bodies = {unit for unit in units if unit.body}
+            of_functions, of_bodies = ((len(some), len(some & reached)) for some in (units - bodies, bodies))
+            packages[package] = Covered(of_functions, of_bodies, sorted(units - reached))
+        return packages
 
     def within(self, cells: Collection[Cell]) -> "Reach":
         """What these cells reach, of which others may have run."""
@@ -97,14 +116,12 @@ class Reach:
         """What of each changed package the cells execute, in lines; which functions they don't, in another."""
         if not self.changed:
             return []
-        lines, reached = [], self.reached
-        for package in sorted({unit.package for unit in self.changed}):
-            parts = []
-            for what, body in (("changed function", False), ("changed module body", True)):
-                every = {unit for unit in self.changed if unit.package == package and unit.body == body}
-                if every:
-                    total = count(len(every), what).replace("bodys", "bodies")
-                    parts.append(f"{len(every & reached)} of {total}")
+        lines = []
+        for package, covered in self.by_package().items():
+            named = (("changed function", covered.functions), ("changed module body", covered.bodies))
+            parts = [
+                f"{ran} of {count(every, what)}".replace("bodys", "bodies") for what, (every, ran) in named if every
+            ]
             lines.append(f"the cells execute {' and '.join(parts)} of {package}")
         missed = [f"{unit.file}:{unit.name}" for unit in self.missed if not unit.body]
         if missed:
