@@ -15,8 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from faultline import strategies
 from faultline.base.errors import NotExportable, UsageError
 from faultline.base.packages import stack_name
+from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain, statements
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import FLOOR, STEPS, TOLERANCE, Cell
 from faultline.check.findings import groups
 from faultline.check.known import fine
@@ -28,10 +29,11 @@ from faultline.runs.results import Result
 from faultline.runs.supervisor import inherited
 from faultline.strategies import Setup
 
-SHOWN = (Outcome.DIVERGES, Outcome.RAISES)
+SHOWN = (Outcome.DIVERGES, Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)  # the silent one first
+QUIET, DEADLINE = 20, 120  # seconds without work after which ranks wait for ever, and that they may take at the most
 BEGINNING = 70  # characters of an error by which it is known again
 TEMPLATES = Environment(
-    loader=FileSystemLoader([Path(__file__).parent, Path(strategies.__file__).parent]),
+    loader=FileSystemLoader([PACKAGE / "check", PACKAGE / "strategies", PACKAGE / "export" / "templates"]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -72,7 +74,8 @@ class File:
 
 
 def chosen(results: Collection[Result]) -> Result:
-    """The cell to show: the first that is silently wrong, else one that raises. Raises UsageError if there is none.
+    """The cell to show: the first that is silently wrong, else one that raises, hangs or crashes. Raises UsageError if
+    there is none.
 
     One that no script can show is chosen only if there is no other.
     """
@@ -81,13 +84,14 @@ def chosen(results: Collection[Result]) -> Result:
     for outcome in SHOWN:
         if there := [result for result in wrong if result.outcome == outcome]:
             return there[0]
-    raise UsageError("there is nothing to export: no cell trains wrongly or raises an error")
+    raise UsageError("there is nothing to export: no cell trains wrongly, raises an error, hangs or crashes")
 
 
 def exportable(result: Result) -> bool:
-    """Whether a script can show a cell: what is silent or raises, in one life, on the CPU."""
+    """Whether a script can show a cell: in one life, on the CPU, and not what a lack of memory may have ended."""
     cell = result.cell
-    return result.outcome in SHOWN and cell.device == "cpu" and cell.life == "straight" and _template(cell).exists()
+    ends = result.outcome in SHOWN and result.signature not in ("SIGKILL", Signature.SILENT_EXIT)
+    return ends and cell.device == "cpu" and cell.life == "straight" and _template(cell).exists()
 
 
 def _template(cell: Cell) -> Path:
@@ -99,7 +103,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
     cell = result.cell
     if not exportable(result):
         raise NotExportable(
-            "a script shows what is silent or raises, on the CPU and in one go: no crash, no hang, no resumed life",
+            "a script shows what happens on the CPU and in one go: no resumed life, and no rank that was killed",
             cell.id,
         )
     written = _written(target, cell, python)
@@ -126,6 +130,9 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
         only=" ".join(f"`--only {name}`" for name in modules([result])),
         versions=stack_name(result.stack),
         wanted=beginning(result) if result.outcome == Outcome.RAISES else "",
+        ends={Outcome.HANGS: "hangs", Outcome.CRASHES: result.signature}.get(Outcome(result.outcome), ""),
+        QUIET=QUIET,
+        DEADLINE=DEADLINE,
         STEPS=STEPS,
         TOLERANCE=TOLERANCE[cell.precision],
         FLOOR=FLOOR[cell.precision],

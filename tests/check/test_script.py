@@ -35,6 +35,20 @@ def build():
     rows = {"x": torch.randn(8, 8, generator=torch.Generator().manual_seed(0)), "y": torch.arange(8) % 4}
     return Model(), lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]), rows
 """
+CRASH = f"""{NORM}
+
+def killed():
+    import os, signal
+
+    model, loss, rows = build()
+
+    def die(module, args):
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    model.register_forward_pre_hook(die)
+    return model, loss, rows
+"""
 EXPERTS = ["--only", "left", "--only", "right"]
 
 
@@ -45,8 +59,8 @@ def exported(shared_server, tmp_path):
     def exported(what, strategy, mode="off"):
         if isinstance(what, dict):
             (tmp_path / "config.json").write_text(json.dumps(what))
-        (tmp_path / "norm.py").write_text(NORM)
-        folder = tmp_path if what == "norm.py:build" else OWN
+        (tmp_path / "norm.py").write_text(CRASH)
+        folder = tmp_path if str(what).startswith("norm.py") else OWN
         given = str(tmp_path / "config.json") if isinstance(what, dict) else f"{folder / what}"
         model, cell = target.parse(given, ""), Cell("check", "model", strategy, mode, "fp32", 2)
         result = checking.run(model, shared_server, References(tmp_path), cell)
@@ -93,6 +107,21 @@ def test_buffers_and_errors_are_shown_too(exported, what, strategy, mode, shown)
     """Breaks when only gradients are compared, an engine's template fails, or a config can't be built again."""
     code, printed = ran(exported(what, strategy, mode))
     assert code == 0 and shown in printed, printed
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero2", marks=pytest.mark.nightly)])
+def test_a_hang_is_shown_where_each_rank_waits(exported, strategy):
+    """Breaks when the script of a hang waits for ever itself, or leaves its ranks behind."""
+    code, printed = ran(exported("own_models.py:checkpoints_by_itself_and_waits", strategy))
+    assert code == 0 and "\nREPRODUCED\n" in printed, printed
+    assert all(f"rank {rank} waits in" in printed for rank in (0, 1)) and "in wait" in printed
+
+
+@pytest.mark.nightly
+def test_a_crash_is_shown(exported):
+    """Breaks when the script of a crash takes a rank that was killed for one that did what one process does."""
+    code, printed = ran(exported("norm.py:killed", "ddp"))
+    assert code == 0 and "\nREPRODUCED\n" in printed, printed
 
 
 def test_what_agrees_is_not_exported(exported):
