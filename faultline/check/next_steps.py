@@ -18,6 +18,10 @@ UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
 NO_ATTRIBUTE = re.compile(
     r"'(DistributedDataParallel|DeepSpeedEngine|FullyShardedDataParallel)' object has no attribute '(\w+)'"
 )
+BUSY = (
+    "its ranks were at work all the time and didn't wait for each other: look for a backward pass that runs again and"
+    " again, as where reentrant checkpoints hand a tensor on from layer to layer"
+)
 FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
@@ -132,6 +136,8 @@ def mismatched(group: Group) -> list[str]:
     hangs = any(result.outcome == Outcome.HANGS for result in group.results)
     if not sizes and not hangs:
         return []
+    if not sizes and all(result.out_of_time for result in group.results):
+        return [BUSY]
     first = f"a rank was sent {sizes[1]} bytes where it expected {sizes[2]}. " if sizes else ""
     return [f"{first}Every rank has to call the same collectives, in the same order, with tensors of the same shape"]
 

@@ -133,7 +133,7 @@ def script(each: Summary, difference: Difference) -> Path:
 
 
 def _shown_by(each: Summary, difference: Difference) -> str:
-    """A link to the file of a difference; where there is none, as of a hang, the command that shows it."""
+    """A link to the file of a difference; where there is none, the command that shows it."""
     file = script(each, difference)
     if difference.new and file.exists():
         return f"[{file.name}](../{file.relative_to(ROOT)})"

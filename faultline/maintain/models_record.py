@@ -40,8 +40,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def new(self) -> bool:
-        """Whether no failure of the catalogue is known to do it, and a file can show it: a hang ends by no error."""
-        return not self.failure and not self.did.startswith(Outcome.HANGS)
+        """Whether no failure of the catalogue is known to do it, so that a file shows it."""
+        return not self.failure
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,8 +21,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
 from faultline.check import cell as checking
-from faultline.check import command, findings, known, remarks, script, target, tried, view
-from faultline.check.next_steps import next_steps, unlike_modules
+from faultline.check import command, findings, known, next_steps, remarks, script, target, tried, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
@@ -86,6 +85,19 @@ def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
     with pytest.raises(UsageError, match=reason.format(tmp_path)) as error:
         target.parse(f"{tmp_path}/{text}", "")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("every rank stood at the same place for 20 s; rank 0: wait (a.py:1)", "Every rank has to call"),
+        ("still running after 120 s; rank 0: forward (linear.py:134)", "its ranks were at work all the time"),
+    ],
+)
+def test_ranks_that_work_are_not_told_of_collectives(detail, said):
+    """Breaks when somebody looks for a rank that waits, where a backward pass runs again and again."""
+    [group] = findings.groups([entry("hangs", signature="no-progress", detail=detail, ranks=())])
+    assert next_steps.mismatched(group)[0].startswith(said)
 
 
 def test_a_model_of_ones_own_has_every_life():
@@ -280,7 +292,7 @@ def test_what_a_model_changes_by_itself_is_no_known_failure(facts, finding):
     wrong = [of(entry("diverges", cell, signature="unmoved", finding=finding), facts) for cell in cells]
     [group] = findings.groups(wrong)
     assert group.failure is None
-    assert not any("a smaller model" in line for line in next_steps(group, wrong)) or facts.left_unlike
+    assert not any("a smaller model" in line for line in next_steps.next_steps(group, wrong)) or facts.left_unlike
 
 
 def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
@@ -293,7 +305,7 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
         return entry("diverges", cell, signature="buffers-differ", finding=finding, checked=checked)
 
     def steps(*results):
-        return " ".join(next_steps(findings.groups(results)[0], results))
+        return " ".join(next_steps.next_steps(findings.groups(results)[0], results))
 
     same = left("ddp", 0.8), left("zero2", 0.802)
     assert "for others' values (all_gather (moco.py:7))" in steps(*same)
@@ -310,7 +322,7 @@ def test_what_no_checkpoint_holds_is_named_where_a_resumed_run_differs(signature
     """Breaks when a counter in an attribute, which begins anew, is sent to failures of optimizers and loaders alone."""
     place = "" if life == "straight" else f"/{life}"
     wrong = [entry("diverges", f"check/m/ddp/off/fp32/w2{place}/cpu", signature=signature)]
-    assert any("no attribute" in line for line in next_steps(findings.groups(wrong)[0], wrong)) is said
+    assert any("no attribute" in line for line in next_steps.next_steps(findings.groups(wrong)[0], wrong)) is said
 
 
 def test_one_error_of_an_engine_is_one_failure():
@@ -349,14 +361,14 @@ def test_ranks_that_run_different_modules_are_told_what_to_do():
     crashed = of(entry("crashes", "check/model/zero3/off/fp32/w2/cpu"), facts)
     [group] = findings.groups([crashed])
     silent = of(entry("diverges", finding=Finding(unmoved=("exit.weight",), unmoved_count=1)), facts)
-    [silent] = unlike_modules(findings.groups([silent])[0])
+    [silent] = next_steps.unlike_modules(findings.groups([silent])[0])
     assert "0 times" in silent and "collectives" not in silent
     elsewhere = of(entry("diverges", finding=Finding(unmoved=("other.weight",), unmoved_count=1)), facts)
-    assert not unlike_modules(findings.groups([elsewhere])[0])
-    [line] = unlike_modules(group)
+    assert not next_steps.unlike_modules(findings.groups([elsewhere])[0])
+    [line] = next_steps.unlike_modules(group)
     assert line.startswith("ranks run different modules (exit)") and "0 times" in line
     [other] = findings.groups([of(entry("raises", detail="E: x", ranks=(error("E: x"),)), facts)])
-    assert unlike_modules(other) == []
+    assert next_steps.unlike_modules(other) == []
 
 
 def test_what_runs_by_the_rows_is_not_told_of_the_ranks():

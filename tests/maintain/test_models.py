@@ -101,7 +101,7 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
         "\n\n- gradient of a\\_b\\*c differs &lt;b>. Under ddp (off): qwen2.\n"
         in text.partition("### Not in the catalogue")[2]
     )
-    assert "faultline check config.json --strategy fsdp2 --checkpointing off`" in text, "a hang has no file"
+    assert "faultline check config.json --strategy fsdp2 --checkpointing off`" in text, "it has no file yet"
 
 
 @pytest.mark.parametrize(
