@@ -23,10 +23,7 @@ from faultline.report.run import ABSENT, SYMBOLS
 PAGE = ROOT / "docs" / "models.md"
 SCRIPTS = OBSERVATIONS / "models"  # the files that show what is in no catalogue
 LONGEST, REFUSAL = 160, 260  # characters of a reason, and of one why nothing was trained
-EXPORTED = (
-    "Each line has a file that builds the model, shows the difference and needs nothing of this repository; of a hang,"
-    " which no file shows, the command:"
-)
+EXPORTED = "Each line has a file that builds the model, shows the difference and needs nothing of this repository:"
 UNFED = "°"  # behind a model whose batch left a part out
 
 Kind = tuple[str, str]
