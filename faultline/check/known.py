@@ -237,6 +237,9 @@ def _excluded(result: Result, facts: Facts) -> set[str]:
         excluded |= {"read_outside", "without_unit"}
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS):  # all ranks have these alike
         excluded |= {"no_gradient", "zero_gradient"}
+    first = result.finding.first
+    if result.outcome == Outcome.DIVERGES and first and (first.step, first.phase) == (1, "forward"):
+        excluded |= {"double_backward"}  # there was no backward pass yet
     return excluded
 
 

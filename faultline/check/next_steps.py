@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from faultline import strategies
-from faultline.base.text import here
+from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
@@ -37,7 +37,8 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     unlike = [*(unlike_modules(group) or mismatched(group)), *of_wrapper(group)]
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
-    by_kind = [*same_start(group), *same_buffers(group), *own_state(one), *asks_ranks(results)] if silent else []
+    of_model = [*own_state(one), *of_units(group), *asks_ranks(results)]
+    by_kind = [*same_start(group), *same_buffers(group), *of_model] if silent else []
     lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
         return lines
@@ -45,7 +46,8 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     every = dict.fromkeys(failure.name for each in group.results for failure in as_silent(each))
     names = [*every] if len(every) <= FEW else [failure.name for failure in as_silent(one)]
     resumes = one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS
-    if unlike or resumes or moved_by_hand(one):  # failures are of what is trained, and of what all ranks run
+    # Failures are of what is trained, and of what all ranks run.
+    if unlike or resumes or moved_by_hand(one) or of_units(group):
         names = []
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
@@ -91,13 +93,30 @@ def own_state(result: Result) -> list[str]:
     """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
     lines = []
     if differs_by_cache(result) and not result.checked.collectives:
-        why = "ranks keep their own, and one process has one"
-        lines.append(f"each rank's rows leave another value in {some(result.checked.facts.left_unlike)}: {why}")
+        lines.append(
+            f"each rank's rows leave another value in {some(result.checked.facts.left_unlike)}: ranks keep their own,"
+            " and the one process here goes on with rank 0's. If it belongs to the rows, as a recurrent state does, the"
+            " ranks are right, and not this comparison"
+        )
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")
         lines += filter(None, [strategies.constant(result.cell.strategy, "MOVED_BY_HAND", "")])
     return lines
+
+
+def of_units(group: Group) -> list[str]:
+    """What FSDP's units have to do with a forward pass that does otherwise in the first step already."""
+    facts = group.results[0].checked.facts
+    firsts = [result.finding.first for result in group.results]
+    early = all(first and (first.step, first.phase) == (1, "forward") for first in firsts)
+    if not (early and facts.units and all(result.cell.strategy.startswith("fsdp") for result in group.results)):
+        return []
+    units = f"each {' and each '.join(map(one_line, facts.units))}"
+    return [
+        f"under FSDP, {units} is a unit of its own here, and has its weights while its own forward pass runs: what puts"
+        " others in, as `torch.func.functional_call` does, needs that module outside of a unit"
+    ]
 
 
 def resumed(group: Group) -> list[str]:

@@ -100,6 +100,22 @@ def test_ranks_that_work_are_not_told_of_collectives(detail, said):
     assert next_steps.mismatched(group)[0].startswith(said)
 
 
+def test_units_are_named_where_a_first_forward_pass_differs():
+    """Breaks when a model that puts other weights into a module is told of a gradient penalty."""
+    facts = replace(
+        FACTS, units=("Linear",), double_backward=("net",) if isinstance(FACTS.double_backward, tuple) else True
+    )
+    finding = Finding(first=Difference(1, 0, "forward", "net.0", 0.1))
+    early = entry("diverges", "check/model/fsdp2/off/fp32/w2/cpu", signature="unmoved", finding=finding, facts=facts)
+    later = replace(early, finding=Finding(first=Difference(1, 0, "backward", "net.0", 0.1)))
+    assert known.recognised(early) == (None, ())
+    assert known.recognised(later)[0].failure.name == "double_backward_through_shards"
+    [group] = findings.groups([early])
+    assert any("`torch.func.functional_call`" in line for line in next_steps.next_steps(group, [early]))
+    [group] = findings.groups([later])
+    assert next_steps.of_units(group) == []
+
+
 def test_a_model_of_ones_own_has_every_life():
     """Breaks when a life can't be asked for, or one that an engine doesn't promise is run."""
     asked = Selection(life=("resumed", "resized"), strategy=("ddp", "zero3"), checkpointing=("off",))

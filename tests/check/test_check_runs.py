@@ -459,7 +459,6 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
         ("no_function", "the loss is a float: return a function", ""),
         ("no_number", "the loss is nan in one process already", ""),
         ("equal_rows", "give rows that differ", ""),
-        ("compiled", "before torch.compile", ""),
         ("several_lines", "ValueError: the first line$", "raise ValueError"),
         ("waits", r"hangs: .*waits \(own_models.py", ""),
         ("three_rows", "2 ranks can't share", ""),
@@ -481,6 +480,13 @@ def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, answer
     assert (line in failed.value.traceback) if line else not failed.value.traceback
     assert f"{ROOT}/faultline" not in failed.value.traceback
     assert "/torch/multiprocessing/" not in failed.value.traceback
+
+
+@pytest.mark.parametrize("model", ["compiled", "compiled_in_part"])
+def test_what_is_compiled_runs_as_it_was_written(run, model):
+    """Breaks when a hook that watches modules is compiled, and somebody is blamed for its error."""
+    result = run(model)
+    assert result.outcome == "trains", result.detail
 
 
 @pytest.mark.nightly

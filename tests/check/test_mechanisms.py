@@ -59,9 +59,7 @@ def test_what_each_rank_keeps_of_its_rows_is_named(run):
     results = run("cached", "ddp", "zero2")
     [group] = findings.groups(results)
     assert findings.facts_of(results).left_unlike == ("mean",), "a counter is the same on every rank"
-    assert "each rank's rows leave another value in mean: ranks keep their own, and one process has one" in next_steps(
-        group, results
-    )
+    assert any("rows leave another value in mean: ranks keep" in line for line in next_steps(group, results))
 
 
 def test_what_begins_anew_after_resuming_is_named(run):

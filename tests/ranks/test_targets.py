@@ -255,6 +255,47 @@ def test_a_share_is_of_the_batch_own_kind(kind):
     assert type(part) is type(kind(torch.arange(4), "text")) and torch.equal(part.x, torch.tensor([2, 3]))
 
 
+@pytest.mark.parametrize(
+    ("batch", "refused"),
+    [
+        ([{"x": torch.zeros(8), "y": 1}] * 4, "a list of 4 samples"),
+        ([(torch.zeros(8), torch.tensor(1))] * 4, "a list of 4 samples"),
+        ({"text": ["a", "b", "c", "d"], "y": torch.arange(4)}, "a list of 4 texts or numbers"),
+        ({"lengths": [3, 2, 5, 1], "x": torch.zeros(4, 5)}, "a list of 4 texts or numbers"),
+        ({"names": ["a", "b"], "x": torch.zeros(4, 5)}, ""),
+        ([{"x": torch.zeros(4, 5)}, {"x": torch.zeros(4, 5)}], ""),
+        ([torch.zeros(4, 5), torch.arange(4)], ""),
+    ],
+)
+def test_a_list_of_samples_is_refused(batch, refused):
+    """Breaks when samples are cut in two and each rank has a part of all, or a batch of columns is refused."""
+    if refused:
+        with pytest.raises(target.Refused, match=refused):
+            rows.share(batch, 0, 2)
+    else:
+        rows.share(batch, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (None, "returns nothing"),
+        ((torch.zeros(()), 1), "returns a tuple"),
+        (1.5, "returns a float"),
+        (torch.zeros(2), r"has the shape \[2\]"),
+    ],
+)
+def test_what_is_no_loss_is_refused_in_plain_words(loss, words):
+    with pytest.raises(target.Refused, match=words):
+        rows.scalar(loss)
+
+
+def test_lazy_weights_are_refused_by_their_names():
+    """Breaks when somebody reads torch's words for a parameter that has no size."""
+    with pytest.raises(target.Refused, match=r"0\.weight, 0\.bias: lazy"):
+        target.check(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))
+
+
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(target.Refused, match=r"\[3, 8\], which 2 ranks can't share"):
         rows.share({"x": torch.zeros(3, 8)}, 0, 2)
@@ -314,12 +355,6 @@ def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
 def test_processes_that_a_script_starts_are_refused():
     with target.alone(), pytest.raises(target.Refused, match="processes of its own"):
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
-
-
-@pytest.mark.parametrize("loss", [torch.zeros(2), None, 0.5])
-def test_a_loss_is_one_number_with_a_graph(loss):
-    with pytest.raises(target.Refused, match="not a tensor with one number"):
-        rows.scalar(loss)
 
 
 class Twice(nn.Module):

@@ -518,6 +518,12 @@ def compiled():
     return torch.compile(Model()), loss, batch()
 
 
+def compiled_in_part():
+    model = Model()
+    model.head = torch.compile(model.head)
+    return model, loss, batch()
+
+
 def several_lines():
     raise ValueError("the first line\nthe second line")
 

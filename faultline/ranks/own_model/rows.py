@@ -1,6 +1,6 @@
 """The rows of each rank of somebody's own batch, and the loss of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -168,14 +168,41 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
             )
         return tensor.chunk(world_size)[rank]
 
+    listed(batch, next((len(tensor) for tensor in tensors(batch) if tensor.ndim), 0))
     if not any(True for _ in tensors(batch)):
         raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
     return mapped(batch, part)
 
 
+def listed(batch: Any, rows: int) -> None:
+    """Refuse a list that has an item for each of so many rows: what a rank gets of it, only a function can say."""
+    if isinstance(batch, list) and len(batch) > 1:
+        samples = all(isinstance(each, Mapping | tuple) and not _has_columns(each) for each in batch)
+        plain = len(batch) == rows and all(isinstance(each, str | int | float) for each in batch)
+        if samples or plain:
+            what = "samples" if samples else "texts or numbers"
+            raise Refused(
+                f"the batch has a list of {len(batch)} {what}, which ranks can't share: give tensors with a row for"
+                " each, or a function batch(step, rank, world_size)"
+            )
+    for part in batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ():
+        listed(part, rows)
+
+
+def _has_columns(sample: Any) -> bool:
+    """Whether all that a dictionary or tuple holds are tensors with rows."""
+    values = sample.values() if isinstance(sample, Mapping) else sample
+    return all(isinstance(each, torch.Tensor) and each.ndim for each in values)
+
+
 def scalar(loss: Any) -> torch.Tensor:
     """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
     number = loss if isinstance(loss, torch.Tensor) else getattr(loss, "loss", None)
-    if not isinstance(number, torch.Tensor) or number.numel() != 1:
-        raise Refused(f"the loss is {kind(loss)}, not a tensor with one number")
+    if number is None:
+        what = "returns nothing" if loss is None else f"returns {kind(loss)}"
+        raise Refused(f"the loss {what}: return a tensor with one number")
+    if not isinstance(number, torch.Tensor):
+        raise Refused(f"the loss is {kind(number)}: return the tensor, without `.item()`")
+    if number.numel() != 1:
+        raise Refused(f"the loss has the shape {list(number.shape)}: return one number, such as its mean")
     return number.reshape(())

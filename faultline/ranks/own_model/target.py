@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import json
 import multiprocessing.process
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from faultline.base.errors import Impossible, Refused
+from faultline.cells.finding import some
 from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer, tied
@@ -47,6 +50,7 @@ class Module:
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         called: dict[str, None] = {}
+        without_compiling()
         collectives.seen(called)
         dropout.off()
         built = made(self.target)
@@ -197,12 +201,19 @@ def parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
         raise Refused(f"the function returns {kind(model)}: return a model, or (model, loss, batch)")
     if loss is not None and not callable(loss):
         raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
-    if hasattr(model, "_orig_mod"):
-        raise Refused("the function returns a compiled model: return it as it was before torch.compile")
     return model, loss, batch
 
 
+def without_compiling() -> None:
+    """Run what is compiled as it was written: what watches modules here can't be compiled."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].config.disable = True
+
+
 def check(model: torch.nn.Module) -> None:
+    if lazy := [name for name, each in model.named_parameters() if is_lazy(each)]:
+        raise Refused(f"{some(lazy)}: lazy, so without weights yet; call the model once in your function")
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > LARGEST:
         raise Refused(
