@@ -65,6 +65,11 @@ def of_model(facts: Facts) -> list[str]:
             " trains or compares them. Put them into the model",
         ),
         (
+            facts.unregistered,
+            "hold weights in a plain list or dictionary: nothing trains, moves or saves them. Use `nn.ModuleList`,"
+            " `nn.ModuleDict` or `nn.ParameterList`",
+        ),
+        (
             facts.written,
             "are trained, and the forward pass writes them: an engine that trains a copy or has shards does otherwise",
         ),

@@ -24,6 +24,7 @@ class Facts:
     - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers;
       `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
     - `of_loss`: trainable parameters that the loss has and the model hasn't
+    - `unregistered`: attributes that hold trainable weights in a plain list or dictionary
     - `collectives`: those that a rank's model or loss calls by itself, with their places
     - `units`: the classes of modules of which FSDP makes units
     - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to the larger
@@ -59,6 +60,7 @@ class Facts:
     sparse: Names = ()
     hooked: Names = ()
     of_loss: Names = ()
+    unregistered: Names = ()
     collectives: Names = ()
     units: Names = ()
     whole_apart: float = 0.0

@@ -30,6 +30,7 @@ class Observer:
         self.not_fed: list[str] = []
         self.cast: list[str] = []
         self.of_loss: list[str] = []
+        self.unregistered: list[str] = []
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
         self.own_backward = False
@@ -160,6 +161,7 @@ class Observer:
             sparse=tuple(self._sparse),
             hooked=tuple(self._hooked),
             of_loss=tuple(self.of_loss),
+            unregistered=tuple(self.unregistered),
             collectives=tuple(self.collectives),
             units=tuple(sorted(each.__name__ for each in blocks(self._model))),
             moved_by_hand=tuple(self._by_hand),

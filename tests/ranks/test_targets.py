@@ -290,6 +290,18 @@ def test_what_is_no_loss_is_refused_in_plain_words(loss, words):
         rows.scalar(loss)
 
 
+def test_weights_in_a_plain_list_are_named():
+    """Breaks when layers that nothing trains are passed over, or a list that hides frozen weights is called a fault."""
+    model = nn.Module()
+    model.blocks, model.heads = [nn.Linear(2, 2)], {"a": [nn.Linear(2, 2)], "b": 1}
+    model.scales = (nn.Parameter(torch.zeros(1)),)
+    model.layers, model.again = nn.ModuleList([nn.Linear(2, 2)]), []
+    model.again.append(model.layers[0])
+    model.layers[0].teacher = [nn.Linear(2, 2).requires_grad_(False)]
+    model.layers[0].hidden = [nn.Linear(2, 2)]
+    assert beside.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
+
+
 def test_lazy_weights_are_refused_by_their_names():
     """Breaks when somebody reads torch's words for a parameter that has no size."""
     with pytest.raises(target.Refused, match=r"0\.weight, 0\.bias: lazy"):

@@ -40,6 +40,30 @@ def parameters(holders: Sequence[Any], model: torch.nn.Module) -> list[str]:
     ]
 
 
+def unregistered(model: torch.nn.Module) -> list[str]:
+    """The attributes of a model's modules that hold trainable weights in a plain list or dictionary, where
+    `parameters()` doesn't find them."""
+    registered = {id(parameter) for parameter in model.parameters()}
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, (list, tuple, dict))
+        and any(each.requires_grad and id(each) not in registered for each in _weights(value))
+    ]
+
+
+def _weights(value: Any, depth: int = 0) -> Iterator[torch.nn.Parameter]:
+    """The parameters that a value has, in modules and containers."""
+    if isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, torch.nn.Parameter):
+        yield value
+    elif isinstance(value, (list, tuple, dict)) and depth < DEEPEST:
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _weights(each, depth + 1)
+
+
 def _is_state(value: Any) -> bool:
     """Whether an object has attributes of its own that are state: no function, module of Python or container has."""
     functions = types.FunctionType, types.MethodType, types.BuiltinFunctionType

@@ -69,6 +69,7 @@ class Module:
         shares = self.target.world_size if setup.reference else 0
         holders = beside.holders(loss, model)
         observer.of_loss = beside.parameters(holders, model)
+        observer.unregistered = beside.unregistered(model)
         give = partial(rows.of, batch, self.target.world_size)
         return Scenario(
             model,
