@@ -25,7 +25,7 @@ from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
 
 FIRST = 10  # cells that run on both stacks before the rest of a baseline that nobody has measured
-FEW = 4 * FIRST  # cells that nobody has measured or recorded, and for which it pays to look at none before
+FEW = 4 * FIRST  # cells that are still to be measured or recorded: of so few, none runs ahead of the others
 
 
 @dataclass(frozen=True)
