@@ -117,7 +117,7 @@ def not_resizable(
     if judged.outcome == Outcome.TRAINS:
         return None
     if judged.outcome not in (Outcome.DIVERGES, Outcome.RAISES):  # it says nothing of the model
-        signature = "reference-died" if judged.outcome == Outcome.CRASHES else "reference"
+        signature = Signature.REFERENCE_DIED if judged.outcome == Outcome.CRASHES else Signature.NO_REFERENCE
         detail = f"one process, in place of {cell.saved_by} ranks, {judged.outcome}: {judged.detail}"
         return oracle.Judgement(Outcome.INVALID, signature, detail)
     why = (

@@ -87,8 +87,7 @@ def moved_by_hand(result: Result) -> bool:
 
 def _by_error(result: Result, others: Collection[Result]) -> Known:
     facts, (strategy, mode) = result.checked.facts, place(result)
-    raised = result.raised
-    traceback = raised.error.traceback if raised and raised.error else ""
+    traceback = result.error.traceback if result.error else ""
     hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
     worded = matching.fitting(result.detail, hints)
     fits = [match for match in worded if match.sure]
@@ -237,10 +236,15 @@ def _excluded(result: Result, facts: Facts) -> set[str]:
         excluded |= {"read_outside", "without_unit"}
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS):  # all ranks have these alike
         excluded |= {"no_gradient", "zero_gradient"}
-    first = result.finding.first
-    if result.outcome == Outcome.DIVERGES and first and (first.step, first.phase) == (1, "forward"):
-        excluded |= {"double_backward"}  # there was no backward pass yet
+    if begins_forward(result):  # there was no backward pass yet
+        excluded |= {"double_backward"}
     return excluded
+
+
+def begins_forward(result: Result) -> bool:
+    """Whether a silent cell differs in the first forward pass already."""
+    first = result.finding.first
+    return bool(result.outcome == Outcome.DIVERGES and first and (first.step, first.phase) == (1, "forward"))
 
 
 def within(module: str, other: str) -> bool:

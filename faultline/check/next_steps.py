@@ -4,12 +4,13 @@ import re
 from collections.abc import Sequence
 
 from faultline import strategies
-from faultline.base.text import here, one_line
+from faultline.base.text import here
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
-from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_hand, within
+from faultline.check.known import as_silent, begins_forward, differs_by_cache, fine, moved_by_hand, within
+from faultline.check.remarks import units
 from faultline.runs.results import Result
 
 ALIKE = 0.01  # of two errors: so much is an engine's rounding
@@ -37,7 +38,8 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     unlike = [*(unlike_modules(group) or mismatched(group)), *of_wrapper(group)]
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
-    of_model = [*own_state(one), *of_units(group), *asks_ranks(results)]
+    by_units = of_units(group)
+    of_model = [*own_state(one), *by_units, *asks_ranks(results)]
     by_kind = [*same_start(group), *same_buffers(group), *of_model] if silent else []
     lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
@@ -47,7 +49,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     names = [*every] if len(every) <= FEW else [failure.name for failure in as_silent(one)]
     resumes = one.checked.facts.not_saved and one.signature == Signature.RESUMED_DIFFERS
     # Failures are of what is trained, and of what all ranks run.
-    if unlike or resumes or moved_by_hand(one) or of_units(group):
+    if unlike or resumes or moved_by_hand(one) or by_units:
         names = []
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
@@ -108,13 +110,11 @@ def own_state(result: Result) -> list[str]:
 def of_units(group: Group) -> list[str]:
     """What FSDP's units have to do with a forward pass that does otherwise in the first step already."""
     facts = group.results[0].checked.facts
-    firsts = [result.finding.first for result in group.results]
-    early = all(first and (first.step, first.phase) == (1, "forward") for first in firsts)
-    if not (early and facts.units and all(result.cell.strategy.startswith("fsdp") for result in group.results)):
+    fsdp = all(result.cell.strategy.startswith("fsdp") for result in group.results)
+    if not (fsdp and facts.units and all(map(begins_forward, group.results))):
         return []
-    units = f"each {' and each '.join(map(one_line, facts.units))}"
     return [
-        f"under FSDP, {units} is a unit of its own here, and has its weights while its own forward pass runs: what puts"
+        f"{units(facts)}, and has its weights while its own forward pass runs: what puts"
         " others in, as `torch.func.functional_call` does, needs that module outside of a unit"
     ]
 

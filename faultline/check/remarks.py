@@ -101,8 +101,8 @@ def of_model(facts: Facts) -> list[str]:
         )
     if facts.units and (facts.moved_by_hand or facts.without_root or facts.read_outside):
         lines.append(
-            f"under FSDP, each {' and each '.join(map(one_line, facts.units))} is a unit of its own here: where these"
-            " are sharded with others, what is read or moved outside of a forward pass may do otherwise"
+            f"{units(facts)}: where these are sharded with others, what is read or moved outside of a forward pass may"
+            " do otherwise"
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")
@@ -117,6 +117,11 @@ def of_model(facts: Facts) -> list[str]:
     lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
     lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
     return lines
+
+
+def units(facts: Facts) -> str:
+    """What FSDP shards by itself here: modules of these classes."""
+    return f"under FSDP, each {' and each '.join(map(one_line, facts.units))} is a unit of its own here"
 
 
 def by_rank(results: Sequence[Result]) -> list[str]:

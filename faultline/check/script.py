@@ -30,7 +30,7 @@ from faultline.runs.supervisor import inherited
 from faultline.strategies import Setup
 
 SHOWN = (Outcome.DIVERGES, Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)  # the silent one first
-QUIET, DEADLINE = 20, 120  # seconds without work after which ranks wait for ever, and that they may take at the most
+DEADLINE = 120  # seconds that ranks which hang may take
 BEGINNING = 70  # characters of an error by which it is known again
 TEMPLATES = Environment(
     loader=FileSystemLoader([PACKAGE / "check", PACKAGE / "strategies", PACKAGE / "export" / "templates"]),
@@ -131,7 +131,6 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
         versions=stack_name(result.stack),
         wanted=beginning(result) if result.outcome == Outcome.RAISES else "",
         ends={Outcome.HANGS: "hangs", Outcome.CRASHES: result.signature}.get(Outcome(result.outcome), ""),
-        QUIET=QUIET,
         DEADLINE=DEADLINE,
         STEPS=STEPS,
         TOLERANCE=TOLERANCE[cell.precision],
@@ -142,7 +141,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
 
 def beginning(result: Result) -> str:
     """How a cell's error begins, with each number as 0: rows and ranks differ in them."""
-    error = result.raised.error if result.raised else None
+    error = result.error
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else result.detail
     return re.sub(r"\d+", "0", text)[:BEGINNING]
 

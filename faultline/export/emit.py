@@ -50,7 +50,6 @@ TEMPLATES.globals |= {
     "DEADLINE": 180,  # seconds that a rank may take
     "AS_LAUNCHED": AS_LAUNCHED,
     "SAMPLE_BLOCKS": SAMPLE_BLOCKS,
-    "QUIET": 20,  # seconds without work after which a rank waits for ever
 }
 # What the templates import for code outside of functions.
 STANDARD = (

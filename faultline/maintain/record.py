@@ -102,8 +102,7 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
 def recorded(result: Result, failure: Failure) -> Error:
     """The error, the death or the hang with which a cell ended."""
     raises = result.outcome == "raises"
-    first = result.raised
-    traceback = first.error.traceback if raises and first and first.error else ""
+    traceback = result.error.traceback if raises and result.error else ""
     if not raises:
         traceback = "\n".join(rank.stack or rank.log for rank in result.ranks)
     text = shortened(result.detail)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from faultline import strategies
 from faultline.base.text import count
+from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
@@ -39,17 +40,19 @@ def named(selection: Selection) -> bool:
 
 def default(cells: Sequence[Cell]) -> list[Cell]:
     """Of the cells of a matrix those in a trainer, and of the others the broken variants, which have no remedy."""
-    known = {(name, v.name): v for name, failure in failures().items() for v in failure.variants}
-    variants = ((cell, known[cell.failure, cell.variant]) for cell in cells)
+    variants = ((cell, _variant(cell)) for cell in cells)
     return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
+
+
+def _variant(cell: Cell) -> Variant:
+    return failures()[cell.failure].variant(cell.variant)
 
 
 def one_of_each(cells: Sequence[Cell]) -> list[Cell]:
     """The first cell of each failure, alone and in a trainer, with the engines in turn."""
-    trains = {(name, v.name): bool(v.trainer) for name, failure in failures().items() for v in failure.variants}
     groups: dict[tuple[str, bool], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.failure, trains[cell.failure, cell.variant]), []).append(cell)
+        groups.setdefault((cell.failure, bool(_variant(cell).trainer)), []).append(cell)
     turns: Counter[str] = Counter()
     first = []
     for alike in groups.values():

@@ -113,6 +113,11 @@ class Result:
         """The rank whose error it is; or another one with an error, where that one reported none."""
         return min((rank for rank in self.ranks if rank.error), key=lambda rank: rank.rank != self.rank, default=None)
 
+    @property
+    def error(self) -> RankError | None:
+        """The error of the rank that `raised`."""
+        return self.raised.error if self.raised else None
+
     def as_json(self) -> Mapping[str, object]:
         """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""
         values = dataclasses.asdict(self)
