@@ -30,27 +30,26 @@ RUNNING = $(strip \
   $(call option,--per-gpu,PER_GPU) \
   $(call switch,--resume,RESUME) \
   $(call switch,--fresh,FRESH))
-# Of tests, one worker more than there are cores, as some wait; of cells, one for each, whose ranks keep to it. Eight or
-# nine at most, each with ranks of its own. Of both, some take a hundred times as long as others.
+# One worker of pytest more than there are cores, as some wait; nine at most, each with ranks of its own. Some items take
+# a hundred times as long as others.
 CORES := $(shell n=`nproc`; echo $$((n < 8 ? n : 8)))
-BESIDE = -n $(call quote,$(or $(WORKERS),$(1))) --dist worksteal
-TESTS = $(call BESIDE,$(shell echo $$(($(CORES) + 1))))
+TESTS = pytest -n $(call quote,$(or $(WORKERS),$(shell echo $$(($(CORES) + 1))))) --dist worksteal --durations 30
 
-FLEET_TESTS := .fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet
+FLEET_TESTS := .fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet --durations 30
 
 # Where Python gives something a name.
 NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for )\w+(?= in |, )'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup fleet test test-nightly test-quick test-matrix is-safe replay reproduce bench lint clean
+.PHONY: help setup fleet test test-nightly test-fleet test-quick test-matrix is-safe replay reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD, LIFE and DEVICE, each'
 	@echo 'one value or several between commas; or CELL, whole ids. Both take WORKERS, PER_GPU, RESUME=1 and FRESH=1;'
-	@echo 'test-matrix also SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE and WORKERS.'
+	@echo 'test-matrix also SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE, WORKERS and SINCE.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13. bin/faultline --help lists the commands.'
 
 setup: $(STAMP) ## make .venv from requirements.txt, unless it is there and finished
@@ -85,17 +84,25 @@ $(STAMP): requirements.txt
 	$(RUN) compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true; \
 	mv .venv/.making $@
 
-test: lint fleet ## lint, the tests of the machinery but those of test-nightly, then the whole matrix under pytest
-	$(RUN) pytest tests --ignore tests/fleet -m 'not nightly' $(TESTS)
-	$(FLEET_TESTS) -m 'not nightly'
-	$(RUN) pytest repros $(call BESIDE,$(CORES)) $(DEVICE_OPTION)
+# Lint runs beside the tests, and what it says comes at their end. `make -n` would run a line that says $(MAKE).
+SELF = $(MAKE)
+test: setup ## lint, the tests but those of the night, one cell of each kind, and all cells changed since SINCE
+	@log=$$(mktemp); lint=; trap 'kill $$lint 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
+	$(SELF) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	$(RUN) $(TESTS) tests repros --ignore tests/fleet -m 'not nightly' $(DEVICE_OPTION) $(call option,--since,SINCE); \
+	tests=$$?; \
+	wait $$lint; lint=$$?; \
+	test $$lint = 0 && echo 'lint passed' || { cat "$$log"; echo 'lint failed'; }; \
+	exit $$((tests ? tests : lint))
 
-test-nightly: setup fleet ## the tests that `make test` leaves out: most of many alike, repeats, clusters whose nodes are killed
-	$(RUN) pytest tests --ignore tests/fleet -m nightly $(TESTS)
+test-nightly: fleet ## all tests, those that take minutes or are many alike among them, and the whole matrix
+	@$(RUN) $(TESTS) tests repros --ignore tests/fleet $(DEVICE_OPTION); tests=$$?; $(FLEET_TESTS) && exit $$tests
+
+test-fleet: fleet ## the tests of Ray clusters and Slurm, in the environment that has Ray
 	$(FLEET_TESTS)
 
-test-quick: lint ## lint, the tests of the machinery that take no seconds, and one cell of each broken variant
-	$(RUN) pytest tests --ignore tests/fleet -m 'not slow' $(TESTS)
+test-quick: lint ## lint, the tests that take no seconds, and one cell of each broken variant
+	$(RUN) $(TESTS) tests -m 'not slow'
 	$(RUN) faultline run --quick --variant '*broken' $(call option,--workers,WORKERS)
 
 test-matrix: setup ## run the matrix, or the part of it that the variables name

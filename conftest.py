@@ -13,20 +13,29 @@ from faultline.catalogue import loading
 from faultline.cells import expected
 from faultline.cells import selection as selecting
 from faultline.cells.selection import Selection
+from faultline.observations import measured
 from faultline.runs import devices, gpus, runner
 from faultline.runs.supervisor import RankServer
+from tests.support import night
+
+RANKS = pytest.StashKey()
+CHANGED = pytest.StashKey()
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("faultline")
     group.addoption("--device", default="cpu", help="cpu (default) or cuda")
+    group.addoption("--since", default="", help="all cells by day of failures whose folders differ from this revision")
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(night)
     device = config.getoption("--device")
     try:
         selecting.check(loading.failures(), Selection(device=device))
         devices.check_device(device)
+        revision = config.getoption("--since")
+        config.stash[CHANGED] = night.changed_failures(revision) if revision else set()
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     for name in loading.failures():
@@ -52,8 +61,12 @@ class Cells(pytest.File):
             cells = selecting.select(loading.failures(), selection)
         except UsageError as error:
             raise self.CollectError(str(error)) from None  # which pytest shows as it is
+        by_day = night.cells_by_day(cells, measured.pinned())
         for cell in cells:
-            yield CellItem.from_parent(self, name=cell.name, cell=cell)
+            item = CellItem.from_parent(self, name=cell.name, cell=cell)
+            if cell not in by_day and failure.name not in self.config.stash[CHANGED]:
+                item.add_marker("nightly")
+            yield item
 
 
 def cores():
@@ -70,11 +83,12 @@ class CellItem(pytest.Item):
         self.cell = cell
         failure = loading.failures()[cell.failure]
         self.add_marker(cell.failure)
+        self.add_marker("slow")
         self.add_marker("trainer" if failure.variant(cell.variant).trainer else "scenario")
 
     def runtest(self):
         self.user_properties.append(("failure", self.cell.failure))
-        server, references = self.config.stash.get(RANKS, None) or start(self.config)
+        server, references = ranks(self.config, self.cell.device)
         with gpus.lent(self.cell) as server.gpus:
             entry = runner.run_cell(server, references, self.cell)
         self.user_properties += [(key, getattr(entry, key)) for key in ("outcome", "signature", "verdict")]
@@ -99,18 +113,27 @@ class CellItem(pytest.Item):
         return self.path, None, self.cell.id
 
 
-RANKS = pytest.StashKey()
+def ranks(config, device="cpu"):
+    """This process's rank server for a device and its references, which go with it; it starts when it is first used."""
+    servers = config.stash.setdefault(RANKS, {})
+    if device not in servers:
+        server = RankServer(sys.executable, device=device, cores=cores() if device == "cpu" else frozenset())
+        servers[device] = server, runner.References(server.folder)
+    return servers[device]
 
 
-def start(config):
-    """One rank server for each pytest process, with references of its own; all of it goes with the server."""
-    device = config.getoption("--device")
-    server = RankServer(sys.executable, device=device, cores=cores() if device == "cpu" else frozenset())
-    config.stash[RANKS] = server, runner.References(server.folder)
-    return config.stash[RANKS]
+@pytest.fixture(scope="session")
+def shared_server(pytestconfig):
+    """A rank server for whatever only runs cells; it starts with the first of them, which takes 15 seconds."""
+    return ranks(pytestconfig)[0]
+
+
+@pytest.fixture(scope="session")
+def references(pytestconfig):
+    """References of the catalogue's cells, on the server that tests and cells share."""
+    return ranks(pytestconfig)[1]
 
 
 def pytest_unconfigure(config):
-    ranks = config.stash.get(RANKS, None)
-    if ranks:
-        ranks[0].close()
+    for server, _ in config.stash.get(RANKS, {}).values():
+        server.close()

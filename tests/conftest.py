@@ -4,7 +4,6 @@ import atexit
 import os
 import shutil
 import signal
-import sys
 import tempfile
 
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import settings
 
 from faultline.cli import app
 from faultline.maintain import screenshots
-from faultline.runs import runner
-from faultline.runs.supervisor import RankServer
 
 os.environ["FAULTLINE_CACHE"] = tempfile.mkdtemp(prefix="faultline-cache-")  # what runs here is measured here
 atexit.register(shutil.rmtree, os.environ["FAULTLINE_CACHE"], ignore_errors=True)
@@ -30,19 +27,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"the HTML pages were not tested ({len(skipped)} skipped): {screenshots.HINT}", yellow=True
         )
-
-
-@pytest.fixture(scope="session")
-def shared_server():
-    """A rank server for whatever only runs cells; it starts with the first of them, which takes 15 seconds."""
-    with RankServer(sys.executable) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def references(shared_server):
-    """References of the catalogue's cells, on the server that tests share."""
-    return runner.References(shared_server.folder)
 
 
 @pytest.fixture(autouse=True)

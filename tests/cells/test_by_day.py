@@ -1,0 +1,75 @@
+"""The cells that run by day stand for all others: each rule, variant, strategy and mode is among them."""
+
+import subprocess
+
+import pytest
+
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import AXES
+from faultline.cells.selection import Selection, select
+from faultline.observations import measured
+from faultline.strategies import family_name
+from tests.support import night
+
+VERSIONS = measured.pinned()
+CELLS = select(failures(), Selection())
+
+
+@pytest.fixture(scope="module")
+def by_day():
+    return night.cells_by_day(CELLS, VERSIONS)
+
+
+def test_each_rule_that_decides_a_cell_decides_one_by_day(by_day):
+    """Breaks when a rule of an expected.toml could become wrong, and nobody would see it before the night."""
+    deciding = {(cell.failure, cell.variant, night.deciding_rule(cell, VERSIONS)) for cell in CELLS}
+    assert deciding == {(cell.failure, cell.variant, night.deciding_rule(cell, VERSIONS)) for cell in by_day}
+
+
+def test_each_variant_runs_by_day_in_each_family_that_it_has(by_day):
+    wanted = {(cell.failure, cell.variant, family_name(cell.strategy)) for cell in CELLS}
+    assert wanted == {(cell.failure, cell.variant, family_name(cell.strategy)) for cell in by_day}
+
+
+@pytest.mark.parametrize("axis", AXES[2:])
+def test_each_value_of_an_axis_runs_by_day(by_day, axis):
+    """Breaks when a strategy, a mode, a precision or a world size is left to the night altogether."""
+    assert {getattr(cell, axis) for cell in CELLS} == {getattr(cell, axis) for cell in by_day}
+
+
+def test_cells_of_one_kind_are_not_all_run(by_day):
+    assert len(by_day) < len(CELLS) / 3
+    assert by_day == night.cells_by_day(CELLS, VERSIONS), "the choice differs from one time to the next"
+
+
+def test_a_rule_of_another_outcome_is_a_kind_of_its_own():
+    """Breaks when a new outcome hides behind another one of the same variant and family."""
+    cells = [cell for cell in CELLS if cell.failure == "zero_double_reduction" and cell.strategy.startswith("zero")]
+    signatures = {
+        rule.signature for cell in night.cells_by_day(cells, VERSIONS) if (rule := night.deciding_rule(cell, VERSIONS))
+    }
+    assert {("reduced-twice",), ("bucketed-twice",), ("differs",)} <= signatures
+
+
+def test_a_failure_whose_folder_differs_is_known(tmp_path, monkeypatch):
+    """Breaks when `make test SINCE=...` leaves out cells of a failure that was edited, committed or not."""
+
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+
+    for name in ("one", "two", "three"):
+        (tmp_path / "repros" / name).mkdir(parents=True)
+        (tmp_path / "repros" / name / "failure.py").write_text("")
+    (tmp_path / "other.py").write_text("")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "begun")
+    (tmp_path / "repros" / "two" / "failure.py").write_text("changed")
+    git("commit", "-qam", "changed")
+    (tmp_path / "repros" / "three" / "new.toml").write_text("")
+    (tmp_path / "other.py").write_text("changed")
+    monkeypatch.setattr(night, "ROOT", tmp_path)
+    assert night.changed_failures("HEAD~1") == {"two", "three"}
+    assert night.changed_failures("HEAD") == {"three"}
+    with pytest.raises(pytest.UsageError, match="--since --output=x"):
+        night.changed_failures("--output=x")
