@@ -13,7 +13,16 @@ from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
 from faultline.runs.results import Result
 
-LOUD = (Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)
+# What an outcome costs whoever meets it: an error is seen at once, a hang takes hours, and what is silent isn't seen.
+HARM = {
+    Outcome.TRAINS: 0,
+    Outcome.RAISES: 1,
+    Outcome.CRASHES: 1,
+    Outcome.HANGS: 2,
+    Outcome.MISPLACED: 3,
+    Outcome.DIVERGES: 4,
+}
+UNNAMED = (Signature.OTHER, Signature.NO_REFERENCE)  # errors that only their text tells apart
 SAMPLE = 3  # cells of one cause that are measured again
 REPEATS = 3  # at most, of a cell that doesn't do the same twice
 
@@ -22,6 +31,7 @@ class Kind(StrEnum):
     """How a cell changed, the gravest first; docs/releases.md has what each of them means."""
 
     DIVERGES = "diverges now"
+    LOST = "lost its reference"
     REGRESSED = "regressed"
     IMPOSSIBLE = "became impossible"
     INFRA = "infra"
@@ -29,6 +39,9 @@ class Kind(StrEnum):
     WORDING = "new wording"
     POSSIBLE = "became possible"
     FIXED = "fixed"
+
+
+WORSE = (Kind.DIVERGES, Kind.LOST, Kind.REGRESSED)
 
 
 class Safety(StrEnum):
@@ -62,7 +75,7 @@ class Change:
     @property
     def cause(self) -> tuple[str, ...]:
         """What cells have in common that changed for the same reason, whichever failure and variant they are of."""
-        return (self.first, _observed(self.before), _observed(self.after), _text(self))
+        return (self.first, observed(self.before), observed(self.after), _text(self))
 
     @property
     def unsteady(self) -> bool:
@@ -91,11 +104,11 @@ class ChangeGroup:
 
     @property
     def before(self) -> str:
-        return _observed(self.example.before)
+        return observed(self.example.before)
 
     @property
     def after(self) -> str:
-        return _observed(self.example.after)
+        return observed(self.example.after)
 
 
 @dataclass(frozen=True)
@@ -131,6 +144,7 @@ class Comparison:
         unproven = self.unproven if self.unproven > self.cells // 2 else 0
         counted = [
             (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
+            (Safety.NOT_SAFE, counts[Kind.LOST], "can't be trained by a single process now"),
             (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
@@ -195,21 +209,23 @@ def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Ch
 
 
 def classify(before: Result, after: Result) -> Kind | None:
-    """The kind of change between two results that prove something, or None."""
+    """The kind of change between two results that prove something, or None: nothing that got worse is excused."""
     if same(before, after):
         return None
-    old, new = before.outcome, after.outcome
+    old, new = Outcome(before.outcome), Outcome(after.outcome)
     if new == Outcome.DIVERGES and old != Outcome.DIVERGES:
         return Kind.DIVERGES
     if new == Outcome.IMPOSSIBLE:
         return Kind.IMPOSSIBLE
     if old == Outcome.IMPOSSIBLE:
         return Kind.POSSIBLE
+    if _lacks_reference(after) and not _lacks_reference(before):
+        return Kind.LOST
     if new == Outcome.TRAINS:
         return Kind.FIXED
-    if old == Outcome.TRAINS or (old in LOUD and new == Outcome.MISPLACED):
+    if HARM[new] > HARM[old]:
         return Kind.REGRESSED
-    unnamed = Signature.OTHER in (before.signature, after.signature)
+    unnamed = before.signature in UNNAMED or after.signature in UNNAMED
     if old == new == Outcome.RAISES and unnamed and same_error(before.detail, after.detail):
         return Kind.WORDING
     return Kind.OTHER
@@ -219,7 +235,7 @@ def same(one: Result, other: Result) -> bool:
     """Whether two results say the same; an error without a name is known by its text."""
     if one.did != other.did:
         return False
-    unnamed = one.outcome == Outcome.RAISES and one.signature == Signature.OTHER
+    unnamed = one.outcome == Outcome.RAISES and one.signature in UNNAMED
     return not unnamed or normalised(one.detail) == normalised(other.detail)
 
 
@@ -264,8 +280,14 @@ def _proven(side: Iterable[Result]) -> list[Result]:
         if each.outcome != Outcome.INVALID:
             proven.append(each)
         elif _raised(each):
-            proven.append(replace(each, outcome=Outcome.RAISES, signature=Signature.OTHER))
+            lost = each.signature == Signature.NO_REFERENCE
+            proven.append(replace(each, outcome=Outcome.RAISES, signature=each.signature if lost else Signature.OTHER))
     return proven
+
+
+def _lacks_reference(result: Result) -> bool:
+    """Whether not even one process trains, so that no strategy could."""
+    return result.signature == Signature.NO_REFERENCE
 
 
 def _raised(entry: Result) -> bool:
@@ -278,7 +300,10 @@ def _trained(result: Result | None) -> bool:
     return bool(result and result.outcome == Outcome.TRAINS)
 
 
-def _observed(result: Result | None) -> str:
+def observed(result: Result | None) -> str:
+    """What a side of a change did, in words."""
+    if result and _lacks_reference(result):
+        return "raises in a single process"
     return str(result.did) if result else "no proof"
 
 
@@ -287,7 +312,7 @@ def _text(change: Change) -> str:
     if change.first is Kind.INFRA:
         return normalised(change.note)
     side = change.before if _trained(change.after) else change.after
-    if not side or (side.outcome == Outcome.RAISES and side.signature != Signature.OTHER):
+    if not side or (side.outcome == Outcome.RAISES and side.signature not in UNNAMED):
         return ""
     described = side.outcome in (Outcome.RAISES, Outcome.CRASHES, Outcome.IMPOSSIBLE)
     return normalised(side.detail) if described else ""

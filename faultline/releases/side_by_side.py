@@ -9,7 +9,7 @@ from functools import cached_property
 from faultline.base.text import cut
 from faultline.cells.cell import Cell
 from faultline.releases import changes
-from faultline.releases.changes import Change, Comparison, Kind
+from faultline.releases.changes import Change, Comparison
 from faultline.runs import campaigns
 from faultline.runs.campaigns import Campaign, Enough, Measured
 from faultline.runs.results import Result
@@ -38,9 +38,9 @@ class Watch:
         if entry.cell not in self.before:
             return
         change = changes.changed(entry.cell, [self.before[entry.cell]], [entry])
-        if change and change.kind in (Kind.DIVERGES, Kind.REGRESSED) and not self.first:
+        if change and change.kind in changes.WORSE and not self.first:
             self.first = change
-            what = f"{self.before[entry.cell].did} → {entry.did}"
+            what = f"{changes.observed(change.before)} → {changes.observed(change.after)}"
             when = f"first regression, {time.monotonic() - self.began:.0f} s after both environments were ready"
             campaigns.note(cut(f"{when}: {entry.cell.id} {change.kind}: {what}: {change.error}", 300))
         if self.enough:

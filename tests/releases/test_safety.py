@@ -1,5 +1,7 @@
 """is-safe's judgement: each kind of change is caught, near misses pass, and no change is lost or told twice."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,24 +10,23 @@ from faultline.releases import changes, is_safe
 from faultline.releases.changes import Comparison, Kind, Safety
 from tests.support.changes import cells, compared
 
-TOLD = st.sampled_from(
-    [
-        "trains",
-        "raises:no-grad-fn:RuntimeError: element 0 of tensors",
-        "raises:other:RuntimeError: Output 0 of Split is a view",
-        "raises:other:RuntimeError: Output 7 of Split is a view",
-        "raises:other:ValueError: mixed",
-        "diverges:differs:w is off by 0.5",
-        "diverges:unmoved:w is off by 1",
-        "misplaced:reference-model:rank 0 holds all 12 bytes",
-        "hangs:no-progress:asleep",
-        "crashes:SIGABRT:rank 1 was killed",
-        "impossible::needs a GPU",
-        "invalid:evidence:no evidence",
-        "invalid:evidence+error:the model is not wrapped; ValueError: mixed",
-        "invalid:reference:ValueError: mixed (in one process: there is no reference)",
-    ]
+DID = (
+    "trains",
+    "raises:no-grad-fn:RuntimeError: element 0 of tensors",
+    "raises:other:RuntimeError: Output 0 of Split is a view",
+    "raises:other:RuntimeError: Output 7 of Split is a view",
+    "raises:other:ValueError: mixed",
+    "diverges:differs:w is off by 0.5",
+    "diverges:unmoved:w is off by 1",
+    "misplaced:reference-model:rank 0 holds all 12 bytes",
+    "hangs:no-progress:asleep",
+    "crashes:SIGABRT:rank 1 was killed",
+    "impossible::needs a GPU",
+    "invalid:evidence:no evidence",
+    "invalid:evidence+error:the model is not wrapped; ValueError: mixed",
+    "invalid:reference:ValueError: mixed (in one process: there is no reference)",
 )
+TOLD = st.sampled_from(DID)
 RUNS = st.lists(st.tuples(TOLD, TOLD), min_size=1, max_size=30)
 SAFE, NOT_SAFE, UNKNOWN = Safety.SAFE, Safety.NOT_SAFE, Safety.UNKNOWN
 OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been reduced. Gradient computed twice"
@@ -47,7 +48,9 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("diverges:differs:off", "raises:other:E: x", Kind.OTHER, SAFE),
         ("diverges:differs:off", "diverges:unmoved:off", Kind.OTHER, SAFE),
         ("raises:reduced-twice:E: x", "raises:bucketed-twice:E: x", Kind.OTHER, SAFE),
-        ("raises:no-grad-fn:E: x y z", "hangs:no-progress:asleep", Kind.OTHER, SAFE),
+        ("raises:no-grad-fn:E: x y z", "hangs:no-progress:asleep", Kind.REGRESSED, NOT_SAFE),
+        ("raises:no-grad-fn:E: x y z", "crashes:SIGSEGV:gone", Kind.OTHER, SAFE),
+        ("hangs:no-progress:asleep", "raises:no-grad-fn:E: x y z", Kind.OTHER, SAFE),
         (OLD, "raises:other:RuntimeError: something else entirely", Kind.OTHER, SAFE),
         (OLD, "raises:other:AssertionError: mat1 and mat2 must have the same dtype", Kind.OTHER, SAFE),
         (OLD, OLD.replace("reduced-twice", "other").replace("Gradient computed", "It was"), Kind.WORDING, SAFE),
@@ -62,12 +65,17 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("trains", "invalid:evidence:none", Kind.INFRA, UNKNOWN),
         ("invalid:server:died", "trains", Kind.INFRA, UNKNOWN),
         ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
-        ("trains", "invalid:reference:E: x (in one process)", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
+        ("diverges:differs:off", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
+        ("hangs:no-progress:asleep", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
+        ("impossible::lacks it", "invalid:reference:E: x (in one process)", Kind.POSSIBLE, SAFE),
+        ("invalid:reference:E: x (in one process)", "invalid:reference:F: y (in one process)", Kind.OTHER, SAFE),
+        ("invalid:reference:E: x (in one process)", "raises:no-grad-fn:E: y", Kind.OTHER, SAFE),
         ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", Kind.REGRESSED, NOT_SAFE),
         ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", Kind.OTHER, SAFE),
         ("invalid:reference:E: x (in one process)", "trains", Kind.FIXED, SAFE),
         ("invalid:reference:E: x (in one process)", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
-        ("raises:no-grad-fn:F: y", "invalid:reference:E: x (in one process)", Kind.OTHER, SAFE),
+        ("raises:no-grad-fn:F: y", "invalid:reference:F: y (in one process)", Kind.LOST, NOT_SAFE),
         ("trains", None, Kind.INFRA, UNKNOWN),
         (None, "trains", Kind.INFRA, UNKNOWN),
     ],
@@ -143,6 +151,39 @@ def test_nothing_outweighs_a_regression(runs, broken):
     """Breaks when fixes, or doubts about other cells, hide a cell that trained and doesn't now."""
     before, after = zip(*runs, strict=True)
     assert compared([*before, "trains"], [*after, broken]).verdict is NOT_SAFE
+
+
+# By what a user meets, the best first, whatever the code thinks of it; those of one level are another kind of the same.
+GRAVITY = (
+    ("trains",),
+    ("raises", "crashes", "invalid:evidence+error"),
+    ("invalid:reference",),
+    ("hangs",),
+    ("misplaced",),
+    ("diverges",),
+)
+
+
+def gravity(result):
+    """The level of what a cell did; none for what proves nothing or can't be run."""
+    return next((level for level, words in enumerate(GRAVITY) if result.startswith(words)), None)
+
+
+WORSE = [
+    (before, after)
+    for before, after in product(DID, DID)
+    if None not in (old := gravity(before), new := gravity(after)) and new > old
+]
+
+
+@settings(deadline=None, max_examples=20)
+@given(RUNS, st.integers(0, 2))
+def test_law_nothing_that_got_worse_is_excused(runs, again):
+    """Breaks when a release is SAFE under which one cell does worse than before, whatever it and the others did."""
+    befores, afters = zip(*runs, strict=True)
+    for before, after in WORSE:
+        results = compared([*befores, before], [*afters, after], [(len(runs), before, after)] * again)
+        assert results.verdict is not SAFE, f"{before} became {after}"
 
 
 @settings(deadline=None)
