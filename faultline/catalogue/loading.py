@@ -82,7 +82,7 @@ def load(folder: Path) -> Failure:
     }
     for table, names in known.items():
         for name in getattr(recognition, table):
-            if name not in names:
+            if name not in names and not (table == "project" and any(fnmatchcase(each, name) for each in names)):
                 raise UsageError(f"{place}/recognise.toml: {table}: {unknown('name', name, names)}")
     needed = {name for project in recognition.project.values() for name in project.needs}
     for name in needed - {*NEEDS, *recognition.setting}:
@@ -139,5 +139,6 @@ def every_variant(written: tuple[Variant, ...], claims: Iterable[Claim]) -> list
 
 def _recognised(variant: Variant, recognition: Recognition) -> Variant:
     """The variant with what recognise.toml says of it."""
-    project = recognition.project.get(variant.name, Project())
-    return replace(variant, needs=project.needs, look_for=project.look_for, package=project.package)
+    named = recognition.project
+    fitting = (project for pattern, project in named.items() if fnmatchcase(variant.name, pattern))
+    return replace(variant, **vars(named.get(variant.name) or next(fitting, Project())))

@@ -135,12 +135,14 @@ class Model:
 class Project:
     """What a variant needs of a project: `needs` are names of NEEDS or of a setting, which its files can show.
 
-    `look_for` says what no file shows. `package` is the library in which it goes wrong: TRL in a trainer, else
-    the strategy's engine, unless it is named.
+    `look_for` says what no file shows, and `plain` why there is nothing to look for where nothing is needed: whoever
+    uses the trainer or engine has it. `package` is the library in which it goes wrong: TRL in a trainer, else the
+    strategy's engine, unless it is named.
     """
 
     needs: tuple[str, ...] = ()
     look_for: str = ""
+    plain: str = ""
     package: str = ""
 
 
@@ -148,8 +150,9 @@ class Project:
 class Recognition:
     """All of recognise.toml.
 
-    `remedies` words claims, by key, for any model with the mechanism; an empty text stands for the claim's own.
-    `words` are parts of patterns: a name among them stands for its pattern wherever it occurs.
+    `project` has the names of variants, or patterns. `remedies` words claims, by key, for any model with the mechanism;
+    an empty text stands for the claim's own. `words` are parts of patterns: a name among them stands for its pattern
+    wherever it occurs.
     """
 
     model: Model = field(default_factory=Model)
