@@ -92,6 +92,13 @@ def refuse(results: Sequence[Result], finished: bool) -> None:
         if result.outcome == Outcome.RAISES and result.signature == Signature.OTHER:
             error = f"{result.cell.id} raised an error that no signature in its failure.py names: {result.detail}"
             raise UsageError(f"can't bless what has no name: {error}{_named_by(result)}")
+    read: dict[str, set[bool]] = {}
+    for result in results:
+        asked = {rank.evidence["remedy_read"] for rank in result.ranks if "remedy_read" in rank.evidence}
+        read.setdefault(f"{result.cell.failure}/{result.cell.variant}", set()).update(asked)
+    for name, asked in read.items():
+        if asked == {False}:
+            raise UsageError(f"can't bless {name}: its code never asks for that remedy, so it trains as `broken` does")
 
 
 def _named_by(result: Result) -> str:

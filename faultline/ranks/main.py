@@ -32,6 +32,7 @@ from faultline.ranks import (
 )
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
+from faultline.ranks.remedy import Remedy
 from faultline.ranks.report import KINDS, Report, error_report
 from faultline.ranks.run import Injection, Run, injection, note_rows, note_use, perturb, show
 from faultline.scenario import Scenario, to
@@ -69,7 +70,9 @@ def _run(job: Job, report: Report) -> None:
     else:
         module = loading.load_module(REPROS / cell.failure)
         checkpoint = job.checkpoint if hasattr(module, "save") else ""
-        run = Run(module, module.FAILURE.variant(cell.variant), cell, setup, report, checkpoint=checkpoint)
+        variant = module.FAILURE.variant(cell.variant)
+        variant = replace(variant, remedy=Remedy(variant.remedy))
+        run = Run(module, variant, cell, setup, report, checkpoint=checkpoint)
     run = replace(run, half=job.half, state=job.state)
     if job.record:
         return record(run, Path(job.reference))
@@ -105,6 +108,10 @@ def _train(run: Run) -> None:
     try:
         (trainers.train if run.variant.trainer else train_scenario)(run)
     finally:
+        remedy = run.variant.remedy
+        elsewhere = run.checkpoint or run.half  # another process may ask for it
+        if isinstance(remedy, Remedy) and not remedy.is_broken and not elsewhere:
+            run.report.evidence["remedy_read"] = remedy.read
         if run.cell.device == "cuda":
             run.report.evidence["tf32"] = repeatable.tf32()
 

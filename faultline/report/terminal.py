@@ -16,6 +16,8 @@ from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.words import grouped
+from faultline.observations.wording import normalised
 from faultline.report import run
 from faultline.report.run import ABSENT, SYMBOLS, Row, Table
 from faultline.runs.progress import UNEXPECTED
@@ -193,10 +195,20 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "", m
     write_line(console)
     write_line(console, f"{len(wrong)} {UNEXPECTED}:", "bold")
     width = max(console.width if console.is_terminal else 160, 40) - 2
-    for result in wrong[:LISTED]:
-        write_line(console, Text(f"{one_line(result.cell.id)}  ").append(one_line(result.verdict), "bold red"))
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in wrong:
+        key = (result.cell.failure, result.cell.variant, result.verdict, expectation(result), normalised(result.detail))
+        groups.setdefault(key, []).append(result)
+    for alike in [*groups.values()][:LISTED]:
+        result = alike[0]
+        head = Text(f"{one_line(result.cell.id)}  ").append(one_line(result.verdict), "bold red")
+        if others := len(alike) - 1:
+            head.append(
+                f"  and {count(others, 'cell')} more: {one_line(grouped({r.cell.strategy for r in alike}, ()))}"
+            )
+        write_line(console, head)
         write_line(console, f"  {cut(': '.join(filter(None, (expectation(result), result.detail))), width)}")
         if again := words.command(result.cell.id, stack):
             write_line(console, f"  {here(again)}", "dim")
-    if len(wrong) > LISTED:
-        write_line(console, f"and {len(wrong) - LISTED} more: report.html lists them all")
+    if len(groups) > LISTED:
+        write_line(console, f"and {len(groups) - LISTED} more: report.html lists them all")
