@@ -108,11 +108,17 @@ def selection(mark: pytest.Mark) -> Selection:
 
 
 class Differs(AssertionError):
-    """A cell doesn't do what a single process does; has the result of its check."""
+    """A cell doesn't do what a single process does; has the result of its check, and names it as its answer does."""
 
     def __init__(self, result: CheckResult) -> None:
+        from faultline.catalogue.outcomes import named
+
         [entry] = result.cells
-        super().__init__(f"{entry.did}: {entry.detail}")
+        signatures = [form.signature for group in result.problems for form in group.forms if form.signature]
+        matches = [group.match for group in result.problems if group.match]
+        self.signature = signatures[0] if signatures else entry.signature
+        known = ", ".join(f"{match.sure} {match.failure.name}" for match in matches)
+        super().__init__(f"{named(entry.outcome, self.signature)}: {known or 'no known failure'}")
         self.result = result
 
 
@@ -132,11 +138,13 @@ class CellItem(pytest.Item):
 
         result = series(self.config).check(self.written, self.cell)
         [entry] = result.cells
-        self.user_properties += [("outcome", entry.outcome), ("signature", entry.signature)]
+        differs = Differs(result) if result.ran and not result.agrees else None
+        signature = differs.signature if differs else entry.signature
+        self.user_properties += [("outcome", entry.outcome), ("signature", signature)]
         if not result.ran:
             pytest.skip(f"{self.name}: {one_line(entry.detail)}")  # the place that pytest shows is this line
-        if not result.agrees:
-            raise Differs(result)
+        if differs:
+            raise differs
         if result.problems:
             self.warn(pytest.PytestWarning(result.verdict))
 
