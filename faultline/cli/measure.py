@@ -84,17 +84,21 @@ def list_(
     axes: Axes = WHOLE,
     ids: Annotated[bool, Parameter(help="Print only ids, one on each line.")] = False,
     left_out: Annotated[bool, Parameter(help="Print what the default matrix lacks, each with the rule.")] = False,
+    symptoms: Annotated[
+        bool, Parameter(help="Print what one sees without an error, and the failures behind it.")
+    ] = False,
 ) -> int:
     """List failures with titles and cells, or the cells.
 
     Examples:
       faultline list
+      faultline list --symptoms
       faultline list --ids --failure zero3_dummy_loss --strategy zero3
     """
-    at_most_one(ids=ids, left_out=left_out)
+    at_most_one(ids=ids, left_out=left_out, symptoms=symptoms)
     from faultline.matrix import command
 
-    return command.list_cells(axes.selection(), ids, left_out)
+    return command.list_symptoms(axes.selection()) if symptoms else command.list_cells(axes.selection(), ids, left_out)
 
 
 def show(

@@ -26,6 +26,8 @@ from faultline.observations.matching import Hints
 from faultline.stacks import requests
 
 GIVEN = "the given text"  # in the place of a file's name
+_NAMED = re.compile(r"[/\\]|\.[A-Za-z]\w{0,7}$")  # a path, or a file's extension
+_CHINESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")  # which is written without blanks
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,26 @@ def answer(request: Request) -> DiagnoseResult:
 
 
 def pasted(words: Sequence[str]) -> str:
-    """The text of an error that was given in place of files, else nothing.
+    """The text that was given in place of files, else nothing.
 
-    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has, or the
-    words of an error that the catalogue has.
+    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has, the
+    words of an error that the catalogue has, or those of a sentence.
     """
     text = " ".join(words)
-    if " " not in text.strip() or any(os.path.exists(word) for word in words):
+    if any(os.path.exists(word) for word in words):
         return ""
+    if " " not in text.strip():
+        return text if _CHINESE.search(text) and _sentence([text]) else ""
     shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text) is not None
-    return text if shown else ""
+    return text if shown or _sentence(words) else ""
+
+
+def _sentence(words: Sequence[str]) -> bool:
+    """Whether words are a sentence and no names of files: several in one argument, or many arguments without a path."""
+    apart = len(words) > 1 and any(map(_NAMED.search, words))
+    text = " ".join(words)
+    long = len(text.split()) >= 3 or _CHINESE.search(text)
+    return bool(long) and not apart and not _NAMED.search(words[-1].strip())
 
 
 def hints(request: Request) -> Hints:

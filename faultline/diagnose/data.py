@@ -26,6 +26,7 @@ def as_json(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
         "cause": _event(cause) if cause else None,
         "followed": [_event(event) for event in diagnosis.events.events if event is not cause],
         "silence": vars(diagnosis.silence) if diagnosis.silence else None,
+        "same_losses": vars(diagnosis.same) if diagnosis.same else None,
         "warned": [_warned(warned) for warned in diagnosis.warned],
         "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in diagnosis.alike],
         "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in details.seen],

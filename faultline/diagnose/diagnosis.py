@@ -10,7 +10,7 @@ from faultline.diagnose.context import Collector
 from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.reader import Reader
-from faultline.diagnose.silent import Silence, Steps, Warned, Warnings
+from faultline.diagnose.silent import SameLosses, Silence, Steps, Warned, Warnings
 from faultline.observations import measured, several
 from faultline.observations.matching import SET, Hints, Match, fitting, sharing
 from faultline.observations.wording import searchable
@@ -27,7 +27,8 @@ class Diagnosis:
     several  the two or three failures that it may be, the likeliest first, if none is named
     alike    the failures that have an error of the log and are excluded
     cause    the error that the answer is about: the match's, or else the first cause
-    silence  for a log without an error: steps without a gradient
+    silence  for a log without an error: steps without a gradient, from the first one or from some step on
+    same     for a log without an error: ranks that log the same losses
     warned   for a log without an error: the warnings in it that failures print
     cut      for a log without an error: the line in which a traceback begins, whose last line is missing
     empty    whether there was nothing to read
@@ -43,6 +44,7 @@ class Diagnosis:
     warned: tuple[Warned, ...] = ()
     empty: bool = False
     cut: Line | None = None
+    same: SameLosses | None = None
 
     @property
     def answer(self) -> str:
@@ -82,7 +84,8 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
             return answer if quoted.answer == NOT_THERE else quoted
         return answer
     silence, warned = intake.steps.silence(hints), intake.warnings.warned(hints)
-    return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty, intake.warnings.traceback)
+    lost, same = intake.warnings.traceback, intake.steps.same_losses()
+    return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty, lost, same)
 
 
 def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:

@@ -16,12 +16,16 @@ from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
 
 GRAD_NORM = "grad_norm"  # as trainers log it; transformers does so since 4.38
-ENOUGH = 20_000  # steps that are read
+ENOUGH = 1000  # losses of a rank that are compared
 FEWEST = 3  # steps that count: the first ones of a run in half precision may overflow
 LONGEST = 4000  # characters of a line that are searched
 
 _NORM = re.compile(
     r"(?<!\w)grad_norm['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
+    re.IGNORECASE,
+)
+_LOSS = re.compile(
+    r"(?<!\w)loss['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
     re.IGNORECASE,
 )
 # Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right.
@@ -32,8 +36,8 @@ _ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
 class Silence:
     """Steps without a gradient, from the first to the last line that logs one; `norm` is 0, nan, or both.
 
-    `failures` train so without an error on today's stack, each under the strategies that the log leaves; `earlier` did
-    so on older ones only.
+    `after` is how many steps had one before them, and `figure` what they log. `failures` train so without an error on
+    today's stack, each under the strategies that the log leaves; `earlier` did so on older ones only.
     """
 
     norm: str
@@ -43,44 +47,85 @@ class Silence:
     last: int
     failures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    after: int = 0
+    figure: str = GRAD_NORM
+
+
+@dataclass(frozen=True)
+class SameLosses:
+    """Ranks that log one loss after the other to the same digits, so many times."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    file: str
+    first: int
+
+
+class Run:
+    """Steps of a log by one figure: those since the last one that had a number, which may be none."""
+
+    def __init__(self) -> None:
+        self.learned = 0  # steps with a number other than 0
+        self.norms: dict[str, None] = {}  # of the steps since then, as are the others
+        self.count = 0
+        self.lines: list[Line] = []
+
+    def take(self, value: float, line: Line) -> None:
+        if value and not math.isnan(value):
+            self.learned, self.count, self.lines, self.norms = self.learned + 1, 0, [], {}
+        else:
+            self.norms["nan" if value else "0"] = None
+            self.count += 1
+            self.lines = [*self.lines[:1], line]
 
 
 class Steps:
-    """Takes the lines of a log until one logs a gradient."""
+    """Takes the lines that log a gradient or a loss: which steps had a gradient, and what each rank's loss was."""
+
+    words = f"{GRAD_NORM}|loss"
+    """The pattern of the lines that count."""
 
     def __init__(self) -> None:
-        self.learns = False
-        self._norms: dict[str, None] = {}
-        self._count = 0
-        self._lines: list[Line] = []
-
-    @property
-    def words(self) -> str:
-        """The pattern of the lines that can still change anything."""
-        return "" if self.learns or self._count >= ENOUGH else GRAD_NORM
+        self._gradients, self._losses = Run(), Run()
+        self._by_rank: dict[int, list[str]] = {}
+        self._first: Line | None = None
 
     def take(self, line: Line) -> None:
-        if not self.words or not (match := _NORM.search(line.text[:LONGEST])):
-            return
-        norm = float(match[1])
-        if norm and not math.isnan(norm):
-            self.learns = True
-        elif norm or not _ALIKE.search(line.text[:LONGEST]):
-            self._norms["nan" if norm else "0"] = None
-            self._count += 1
-            self._lines = [*self._lines[:1], line]
+        text = line.text[:LONGEST]
+        norm, loss = _NORM.search(text), _LOSS.search(text)
+        if loss and line.rank is not None and len(losses := self._by_rank.setdefault(line.rank, [])) < ENOUGH:
+            losses.append(loss[1])
+            self._first = self._first or line
+        if norm and not (float(norm[1]) == 0 and _ALIKE.search(text)):
+            self._gradients.take(float(norm[1]), line)
+        elif loss and not norm:
+            self._losses.take(float(loss[1]) or 1.0, line)  # a loss of 0 is none that went wrong
 
     def silence(self, hints: Hints) -> Silence | None:
-        """The steps of a run that logs no gradient in any of them, if they are enough."""
-        if self.learns or self._count < FEWEST:
+        """The steps without a gradient of a run that logs none at all, or nothing but nan from some step on, if they
+        are enough. A norm of 0 after others may be right."""
+        run = self._gradients if self._gradients.learned or self._gradients.count else self._losses
+        if run.count < FEWEST or (run.learned and [*run.norms] != ["nan"]):
             return None
-        first, last = self._lines
-        wanted = [{"0": "unmoved", "nan": "nan"}[norm] for norm in self._norms]
+        first, last = run.lines
+        wanted = [{"0": "unmoved", "nan": "nan"}[norm] for norm in run.norms]
         every = {name: _silently(failure, wanted, hints) for name, failure in failures().items()}
         today = {name: _silently(failure, wanted, hints, today=True) for name, failure in failures().items()}
         earlier = {name: [each for each in names if each not in today[name]] for name, names in every.items()}
         alike, before = ({name: names for name, names in by.items() if names} for by in (today, earlier))
-        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number, alike, before)
+        figure = GRAD_NORM if run is self._gradients else "loss"
+        norm = " or ".join(run.norms)
+        return Silence(norm, run.count, last.file, first.number, last.number, alike, before, run.learned, figure)
+
+    def same_losses(self) -> SameLosses | None:
+        """The ranks that all log the same losses, of several values, if there are several ranks."""
+        every = [*self._by_rank.values()]
+        steps = min(map(len, every), default=0)
+        if len(every) < 2 or not self._first or len({tuple(losses[:steps]) for losses in every}) > 1:
+            return None
+        if len({*every[0][:steps]}) < FEWEST:
+            return None
+        return SameLosses(tuple(sorted(self._by_rank)), steps, self._first.file, self._first.number)
 
 
 @dataclass(frozen=True)

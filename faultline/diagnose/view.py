@@ -14,7 +14,7 @@ from faultline.cells.words import grouped
 from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
-from faultline.diagnose.silent import Silence
+from faultline.diagnose.silent import SameLosses, Silence
 from faultline.observations import matching, several
 from faultline.observations.matching import CERTAIN, Match
 from faultline.report import remedies as listed
@@ -138,6 +138,8 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
         _events(console, diagnosis)
     if diagnosis.silence:
         _silent(console, diagnosis.silence)
+    if diagnosis.same:
+        _same(console, diagnosis.same)
     _warned(console, diagnosis)
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
@@ -155,17 +157,24 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     elif cause and not cause.follows:
         console.print()
         _headline(console, "Search for", diagnosis.search)
+    elif not (cause or diagnosis.silence or diagnosis.warned):
+        _next(console)
 
 
 def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     """Why no failure is named: the headline, and what to do about it."""
     none = "No error found in this log"
-    if diagnosis.silence:
-        return none, f"but grad_norm is {diagnosis.silence.norm} in every step that it logs"
+    if silence := diagnosis.silence:
+        when = (
+            f"after {count(silence.after, 'step')} that had a number" if silence.after else "in every step that it logs"
+        )
+        return none, f"but {silence.figure} is {silence.norm} {when}"
     if not diagnosis.cause and diagnosis.cut:
         place = f"{one_line(diagnosis.cut.file)}:{diagnosis.cut.number}"
         return none, f"but a traceback begins at {place}, and its last line names the error: paste that too"
     if not diagnosis.cause:
+        if diagnosis.same:
+            return none, f"but {count(len(diagnosis.same.ranks), 'rank')} log the same losses to the last digit"
         return none, "but a line in it may be of a failure" if diagnosis.warned else ""
     if not diagnosis.cause.follows and any(match.against == matching.SHARED for match in diagnosis.alike):
         return "Probably not in the catalogue", "many mistakes raise this error"
@@ -228,6 +237,29 @@ def _silent(console: Console, silence: Silence) -> None:
     write_line(console, f"  For the details of one: {here('faultline show NAME')}")
     check = here("faultline check train.py:build")
     write_line(console, f"  To find the parameters and the module: {check}, or the model's folder")
+
+
+def _same(console: Console, same: SameLosses) -> None:
+    write_line(
+        console, f"  {one_line(same.file)}:{same.first}  ranks {', '.join(map(str, same.ranks))}, {same.steps} steps"
+    )
+    write_line(console, "  This is right if what they log is the mean over the ranks.")
+    write_line(console, "  Else every rank trains on the same rows: print a batch's first row on each rank.")
+
+
+def _next(console: Console) -> None:
+    """What to do where a log shows nothing, as nothing raises where training only goes wrong."""
+    rows = [
+        ("You saw an error?", "paste it from its first line to its last, of the rank that failed first"),
+        ("Nothing raised?", f"{here('faultline list --symptoms')}: what one sees, and the failures behind it"),
+        (
+            "A model:",
+            f"{here('faultline check train.py:build')}: trains it under every strategy, and says what differs",
+        ),
+        ("A project:", f"{here('faultline audit .')}: reads configs and scripts, and lists what applies"),
+    ]
+    for label, text in rows:
+        write_line(console, f"  {label:<18} {text}")
 
 
 def _warned(console: Console, diagnosis: Diagnosis) -> None:

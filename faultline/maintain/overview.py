@@ -8,19 +8,22 @@ from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
+from faultline.cells.words import grouped
 from faultline.explore import overview as of_findings
-from faultline.observations import verdicts
+from faultline.observations import symptoms, verdicts
 
 README, CATALOGUE, MATRIX = ROOT / "README.md", ROOT / "docs" / "catalogue.md", ROOT / "docs" / "matrix.md"
 COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
 FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
 STRATEGIES = "<!-- strategies: begin -->", "<!-- strategies: end -->"
+SYMPTOMS = "<!-- symptoms: begin -->", "<!-- symptoms: end -->"
 VERDICTS = ("verified", "refuted", "conditional", "untested")
 
 
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
-    written = put(CATALOGUE, table, FAILURES), put(README, counts, COUNTS), put(MATRIX, families, STRATEGIES)
+    pages = (CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)
+    written = [put(*page) for page in (*pages, (MATRIX, families, STRATEGIES))]
     return "\n".join((*written, of_findings.write()))
 
 
@@ -42,6 +45,22 @@ def families() -> str:
     return "\n".join(headed(("family", "strategies"), rows))
 
 
+def symptoms_list() -> str:
+    """Markdown: what one sees without an error, and below it the failures that show it today, with their strategies."""
+    lines = []
+    for words, by_failure in symptoms.by_symptom().items():
+        lines += [f"### {words[0].upper()}{words[1:]}", ""]
+        for name, where in by_failure.items():
+            places = ", ".join(f"`{word}`" for word in grouped(where, ()).split(", "))
+            lines.append(f"- {_link(name)}: {failures()[name].title}; under {places}")
+        lines.append("")
+    return "\n".join(lines).strip()
+
+
+def _link(name: str) -> str:
+    return f"[{name}](../repros/{name}/README.md)"
+
+
 def table() -> str:
     """Markdown: each failure on one line, with where it happens today, its fix and its first remedy."""
     head = ("failure", "what you see", "where today", "fixed in", "what helps first", "first seen in")
@@ -50,7 +69,7 @@ def table() -> str:
 
 def _line(failure: Failure) -> tuple[str, ...]:
     return (
-        f"[{failure.name}](../repros/{failure.name}/README.md)",
+        _link(failure.name),
         failure.title,
         verdicts.today(failure),
         re.split(r"[:;]|, wh(?:ich|ose)\b", failure.until)[0],

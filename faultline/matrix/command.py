@@ -15,7 +15,8 @@ from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, left_out, select
-from faultline.observations import measured
+from faultline.cells.words import grouped
+from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, listing, on_gpus, page, terminal
 from faultline.runs import cache, folders, gpus, results, sendable, shards, storage
@@ -142,6 +143,19 @@ def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool
         listing.overview(console, cells, others)
         if known := on_gpus.known(cells, measured.pinned()):
             write_line(console, known, "dim")
+    return EXIT_AS_EXPECTED
+
+
+def list_symptoms(selection: Selection) -> int:
+    """Print what one sees where nothing raises, and which failures of a selection are behind it."""
+    wanted = {cell.failure for cell in select(failures(), selection)}
+    console = Console()
+    for words, by_failure in symptoms.by_symptom().items():
+        shown = {name: where for name, where in by_failure.items() if name in wanted}
+        if shown:
+            write_line(console, words, "bold")
+        for name, where in shown.items():
+            write_line(console, f"  {name}  {failures()[name].title}; under {grouped(where, ())}")
     return EXIT_AS_EXPECTED
 
 

@@ -32,7 +32,7 @@ class Remedy(str):
         return bool(self._noted(str.__contains__(self, part), part in BROKEN))
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        member = super().__getattribute__(name)
         if name in ("startswith", "endswith"):
-            return lambda *words: self._noted(found(*words), getattr(BROKEN, name)(*words))
-        return found if name.startswith(("_", "is_broken", "read")) else self._noted(found)
+            return lambda *words: self._noted(member(*words), getattr(BROKEN, name)(*words))
+        return member if name.startswith(("_", "is_broken", "read")) else self._noted(member)

@@ -22,7 +22,7 @@ HARM = {
     Outcome.MISPLACED: 3,
     Outcome.DIVERGES: 4,
 }
-UNNAMED = (Signature.OTHER, Signature.NO_REFERENCE)  # errors that only their text tells apart
+UNNAMED = (Signature.OTHER, Signature.NO_REFERENCE)  # errors that only their text distinguishes
 SAMPLE = 3  # cells of one cause that are measured again
 REPEATS = 3  # at most, of a cell that doesn't do the same twice
 

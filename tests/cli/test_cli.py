@@ -289,7 +289,7 @@ def test_a_mistake_in_expected_toml_is_refused_before_anything_runs(refused, rep
 def project(tmp_path_factory):
     """A copy of what the command line reads, to break."""
     copy = tmp_path_factory.mktemp("project")
-    for name in ("faultline", "repros", "ds_configs", "fixtures"):
+    for name in ("faultline", "repros", "ds_configs", "fixtures", "tests/support"):
         shutil.copytree(paths.ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -297,7 +297,7 @@ def project(tmp_path_factory):
 @pytest.fixture
 def collected(project):
     """Let pytest collect the copy's cells; gives its exit code and what it says."""
-    for name in ("conftest.py", "pytest.ini"):
+    for name in ("conftest.py", "pytest.ini", "requirements.txt"):
         shutil.copy(paths.ROOT / name, project)
 
     def collect(*options):

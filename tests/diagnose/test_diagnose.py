@@ -647,7 +647,7 @@ def test_messages_name_the_file_and_the_way_on(asked, log, monkeypatch):
     """Breaks when somebody who gives an empty file, an address or a text isn't told what to give."""
     assert asked("diagnose", log("", "empty.log"))[2][0].endswith("empty.log is empty")
     assert "nothing is downloaded" in asked("diagnose", "https://github.com/huggingface/trl/issues/3150")[2][0]
-    assert "begins with its type" in asked("diagnose", "element 0 of tensors")[2][0]
+    assert "begins with its type" in asked("diagnose", "my train.log")[2][0]
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     assert "no log given" in asked("diagnose")[2][0]
 
@@ -656,7 +656,7 @@ def test_an_error_that_the_catalogue_lacks_is_told_apart_from_one_that_is_not_de
     """Breaks when the same headline stands over an error that nobody knows and one that our own runs raised."""
     assert asked("diagnose", log("ValueError: of nobody\n"))[1].startswith("Not in the catalogue\n")
     assert asked("diagnose", log(NO_GRAD))[1].startswith("One of several  the error alone doesn't show which")
-    assert asked("diagnose", log("fine\n"))[1] == "No error found in this log\n"
+    assert asked("diagnose", log("fine\n"))[1].startswith("No error found in this log\n")
     memory = asked("diagnose", log("torch.OutOfMemoryError: CUDA out of memory.\n"))[1]
     assert memory.startswith("Not in the catalogue  plain out of memory") and memory.count("\n") == 1
 
