@@ -1,8 +1,9 @@
 """What recorded runs know of an answer: what helps, where it happens, how to repeat it, and who else saw the error."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from faultline.catalogue import REMEDIES
 from faultline.cells.cell import Cell
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.observations import matching, measured, nearest, remedies, several
@@ -17,8 +18,8 @@ class Details:
 
     reason    why a failure is no more than likely
     fates     remedies and what became of them
-    each      of several failures, where none helps against all, the first remedy that is verified and the first that
-              helps in places, with the failure's name
+    each      of several failures, the first remedy that is verified and the first that helps in places, beside those
+              that help against all, with the failure's name
     happens   where the failure ends with this error today
     near      the measured stack that is nearest to the log's versions, and how many cells had which outcome there
     commands  that reproduce the failure; `export` is the cell that shows it today
@@ -42,7 +43,7 @@ def details(diagnosis: Diagnosis) -> Details:
         names = {each.failure.name for each in diagnosis.several}
         seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
         fates = several.helps_all(diagnosis.several) if names else ()
-        return Details(fates=fates, seen=seen, each=[] if fates else _each(diagnosis.several))
+        return Details(fates=fates, seen=seen, each=_each(diagnosis.several, {fate.claim.text for fate in fates}))
     fates = remedies.fates(match.failure, match.signature, match.where, hints.versions)
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
     near = nearest.nearest(match.failure, hints.versions)
@@ -57,10 +58,11 @@ def details(diagnosis: Diagnosis) -> Details:
     )
 
 
-def _each(several: Sequence[Match]) -> list[tuple[str, Fate]]:
+def _each(several: Sequence[Match], besides: Collection[str]) -> list[tuple[str, Fate]]:
     chosen = []
     for match in several:
-        fates = remedies.fates(match.failure, match.signature, match.where)
+        every = remedies.fates(match.failure, match.signature, match.where)
+        fates = [fate for fate in every if fate.claim.kind in REMEDIES and fate.claim.text not in besides]
         for word in ("verified", "conditional"):
             chosen += [(match.failure.name, fate) for fate in fates if fate.word == word][:1]
     return chosen

@@ -20,7 +20,7 @@ from faultline.observations.matching import CERTAIN, Match
 from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
-_COLLECTIVE = re.compile(r"OpType=(\w+)")
+_COLLECTIVE = re.compile(r"(?:SeqNum=(?P<place>\d+), ?)?OpType=(?P<name>\w+)(?:, ?NumelIn=(?P<size>\d+))?")
 OTHERS = 4  # events that are shown beside the cause
 
 
@@ -69,12 +69,12 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     console.print()
     _events(console, diagnosis)
     console.print()
-    each = (
-        "No remedy was verified for all of them; for one:" if details.each else "No remedy was verified for all of them"
-    )
-    _headline(console, "What helps against all of them" if details.fates else each, "")
+    none = "No remedy was verified for all of them"
+    _headline(console, "What helps against all of them" if details.fates else none, "")
     for verdict, text, cells in listed.rows(details.fates):
         write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
+    if details.each:
+        _headline(console, "What helps against one", "")
     for name, fate in details.each:
         [(verdict, text, cells)] = listed.rows([fate])
         write_line(console, f"  {verdict:<11}  {name}: {text}  [{cells}]")
@@ -195,12 +195,19 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
 
 
 def _collectives(events: Iterable[Event]) -> dict[int, str]:
-    """The collective in which each rank waited, by the watchdog's first line of it; nothing where they are the same."""
-    names: dict[int, str] = {}
+    """The collective in which each rank waited, by the watchdog's first line of it, with its size where only that
+    differs at one place in the sequence; nothing where they are the same."""
+    waits: dict[int, re.Match[str]] = {}
     for event in events:
-        if event.type == TIMEOUT and event.rank is not None and (name := _COLLECTIVE.search(event.text)):
-            names.setdefault(event.rank, name[1])
-    return dict(sorted(names.items())) if len({*names.values()}) > 1 else {}
+        if event.type == TIMEOUT and event.rank is not None and (wait := _COLLECTIVE.search(event.text)):
+            waits.setdefault(event.rank, wait)
+    names = {rank: wait["name"] for rank, wait in sorted(waits.items())}
+    if len({*names.values()}) > 1:
+        return names
+    sizes = {rank: f"{wait['name']} of {wait['size']} numbers" for rank, wait in sorted(waits.items()) if wait["size"]}
+    uneven = any(name.startswith(("ALLTOALL", "SEND", "RECV")) for name in names.values())  # as they may be
+    alike = len({wait["place"] for wait in waits.values()}) == 1 and len(sizes) == len(waits) and not uneven
+    return sizes if alike and len({*sizes.values()}) > 1 else {}
 
 
 def _events(console: Console, diagnosis: Diagnosis) -> None:

@@ -59,6 +59,24 @@ def test_equal_losses_of_all_ranks_are_said_with_their_two_reasons(asked, write)
     assert "same losses" not in figures(asked, write, *["[rank0]: loss: 0.0", "[rank1]: loss: 0.0"] * 4)
 
 
+WATCHDOG = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType={}, NumelIn={}, x)"
+
+
+@pytest.mark.parametrize(
+    ("second", "apart"),
+    [
+        ((12, "ALLREDUCE", 1024), "rank 0 in ALLREDUCE of 512 numbers, rank 1 in ALLREDUCE of 1024 numbers"),
+        ((12, "BROADCAST", 512), "rank 0 in ALLREDUCE, rank 1 in BROADCAST"),
+        ((13, "ALLREDUCE", 1024), ""),
+        ((12, "ALLREDUCE", 512), ""),
+    ],
+)
+def test_ranks_that_wait_in_collectives_that_do_not_fit_are_said(asked, write, second, apart):
+    """Breaks when ranks reduce tensors of different sizes, and somebody only hears of a timeout."""
+    text = figures(asked, write, WATCHDOG.format(0, 12, "ALLREDUCE", 512), WATCHDOG.format(1, *second))
+    assert apart in text and bool(apart) == ("different collectives" in text)
+
+
 def test_every_silent_cell_has_a_symptom():
     """Breaks when a failure that raises nothing is behind no door."""
     doors = by_symptom()
