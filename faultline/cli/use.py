@@ -187,6 +187,7 @@ def is_safe(
         bool, Parameter(help="Run only cells that execute what changed, and a sample of the others.")
     ] = False,
     fail_fast: Annotated[bool, Parameter(help="End at the first regression.")] = False,
+    known: Annotated[bool, Parameter(help="Answer from recorded runs, and run nothing.")] = False,
     axes: Axes = WHOLE,
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
@@ -197,13 +198,14 @@ def is_safe(
     Examples:
       faultline is-safe trl==1.12.0 --strategy 'zero*'
       faultline is-safe --base uv.lock --to deepspeed==0.18.9
+      faultline is-safe trl==1.14.0 --known
     """
     at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
     workers, engine = crew.workers or 0, crew.engine()
     request = is_safe.Request(
-        *(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast, engine)
+        *(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast, engine, known)
     )
     return is_safe.run(request)
 

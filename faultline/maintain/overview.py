@@ -11,19 +11,23 @@ from faultline.catalogue.loading import failures
 from faultline.cells.words import grouped
 from faultline.explore import overview as of_findings
 from faultline.observations import symptoms, verdicts
+from faultline.releases import recorded
 
-README, CATALOGUE, MATRIX = ROOT / "README.md", ROOT / "docs" / "catalogue.md", ROOT / "docs" / "matrix.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+CATALOGUE, MATRIX, TIMELINE = DOCS / "catalogue.md", DOCS / "matrix.md", DOCS / "timeline.md"
 COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
 FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
 STRATEGIES = "<!-- strategies: begin -->", "<!-- strategies: end -->"
 SYMPTOMS = "<!-- symptoms: begin -->", "<!-- symptoms: end -->"
+MONTHS = "<!-- months: begin -->", "<!-- months: end -->"
 VERDICTS = ("verified", "refuted", "conditional", "untested")
 
 
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
-    pages = (CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)
-    written = [put(*page) for page in (*pages, (MATRIX, families, STRATEGIES))]
+    pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
+    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly, MONTHS)]
+    written = [put(*page) for page in pages]
     return "\n".join((*written, of_findings.write()))
 
 

@@ -1,0 +1,47 @@
+"""is-safe --known answers from recorded runs: it says what they say, and UNKNOWN of what nobody ran."""
+
+import pytest
+
+from faultline.observations import store
+from faultline.releases import recorded
+from faultline.releases.changes import Kind
+
+MONTH, BEFORE = "2026-06-01", "2026-05-01"
+
+
+def test_a_pair_of_months_is_answered_without_a_run(asked, monkeypatch):
+    """Breaks when a cell runs, an environment is made, or a regression that was recorded is SAFE."""
+    monkeypatch.setattr("faultline.runs.campaigns.begin", lambda *_: pytest.fail("it measures"))
+    code, out, _ = asked("is-safe", MONTH, "--base", BEFORE, "--known")
+    assert code == 1 and out.startswith("NOT SAFE: transformers 5.7.0 → 5.9.0, trl 1.3.0 → 1.5.1")
+    assert "of recorded runs, each cell once: nothing ran now" in out
+    code, out, _ = asked("is-safe", "today", "--base", "2026-11-01", "--known")
+    assert code == 0 and out.startswith("SAFE: transformers 5.22.1 → 5.23.0")
+    assert asked("is-safe", BEFORE, "--base", BEFORE, "--known")[1].startswith("NOTHING TO COMPARE")
+
+
+@pytest.mark.parametrize(
+    "words", [["trl==0.0.1"], ["trl>=1.0"], [MONTH, "--base", "trl==0.0.1"], ["2026-04-15"], ["trl"]]
+)
+def test_what_nobody_ran_is_unknown(asked, words):
+    code, out, _ = asked("is-safe", *words, "--known")
+    assert code == 3 and out.startswith("UNKNOWN") and "is recorded" in out
+
+
+def test_few_failures_are_not_safe(asked, monkeypatch):
+    """Breaks when one recorded failure that trains on both stands for all of them."""
+    rows = store.rows
+    monkeypatch.setattr(store, "rows", lambda name: rows(name) if name == "zero3_dummy_loss" else {})
+    code, out, _ = asked("is-safe", "today", "--base", "2026-11-01", "--known")
+    assert code == 3 and out.startswith("UNKNOWN") and "1 have cells that were recorded on both" in out
+    assert asked("is-safe", "today", "--base", "2026-11-01", "--known", "--failure", "zero3_dummy_loss")[0] == 0
+
+
+def test_each_pair_of_months_has_a_line_that_says_what_the_command_says():
+    text = recorded.monthly()
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {BEFORE} | {MONTH} |")]
+    cells = [cell for name in store.failure_names() for cell in store.rows(name)]
+    known = recorded.between(store.stacks()[BEFORE], store.stacks()[MONTH], cells).comparison
+    assert f"| {known.verdict} | {known.compared:,} |" in line
+    grave = sum(change.kind is Kind.DIVERGES for change in known.changes)
+    assert f"{grave} `diverges now`" in line
