@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.packages import TODAY
-from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure, History, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import AXES, CHECKPOINTING, Cell
-from faultline.cells.claims import swapped, verdict
+from faultline.cells.claims import COMPARING, chosen, swapped, verdict
 from faultline.cells.selection import Selection, select
 from faultline.observations import measured, verdicts
 from faultline.stacks import requests
@@ -231,24 +230,30 @@ def test_law_fails_and_trains_are_opposites_where_the_failure_shows(outcomes):
     assert (fails.supporting, fails.against) == (trains.against, trains.supporting)
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [(name, key) for name, failure in failures().items() for key in failure.claims]
-)
-def test_the_default_matrix_puts_each_claim_to_the_test(name, key):
-    failure, claim = failures()[name], failures()[name].claims[key]
-    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that there isn't"
-    cells = set(select(failures(), Selection(failure=(name,))))
-    where = {"variant": "*broken", "precision": "fp32", **claim.where}
-    chosen = [c for c in cells if all(matches(str(getattr(c, axis)), (p,)) for axis, p in where.items())]
-    assert any(swapped(failure, claim.swap, cell) in cells for cell in chosen), "no cell of the matrix can tell"
+def doubts(failure, claim):
+    """Why a claim can't be put to the test, or isn't."""
+    if not ({*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}):
+        return ["an axis that there isn't"]
+    cells = set(select(failures(), Selection(failure=(failure.name,))))
+    pairs = [(cell, swapped(failure, claim.swap, cell)) for cell in cells if chosen(failure, claim, cell)]
+    others = {other for cell, other in pairs if other != cell or "stack" in claim.swap}
+    failing = dict.fromkeys(cells, CHECK)
+    holds = {
+        "it says nothing": claim.text,
+        "its source is no link": not claim.source or claim.source.startswith("https://"),
+        "`where` matches no cell of the default matrix": pairs,
+        "nothing to compare with, or no need to": bool(claim.swap) == (claim.kind in COMPARING),
+        "`swap` leads to no cell that is ever run": not claim.swap or others & cells,
+        "no run can ever say what becomes of it": verdict(failure, claim, failing, dict(failing)).word != "untested",
+        "it is held against a stack that can't tell": verdicts.known(failure, claim).word != "untested",
+    }
+    return [words for words, true in holds.items() if not true]
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [(name, key) for name, failure in failures().items() for key in failure.claims]
-)
-def test_every_claim_has_a_verdict(name, key):
-    """Breaks when a claim is held against a stack that can't tell, such as today's of a failure that is repaired."""
-    assert verdicts.known(failures()[name], failures()[name].claims[key]).word != "untested"
+def test_every_claim_is_put_to_the_test():
+    """Breaks when nobody can say what becomes of a claim, or it is held against today's stack of a repaired failure."""
+    every = {f"{name}: {key}": doubts(f, f.claims[key]) for name, f in failures().items() for key in f.claims}
+    assert not {name: words for name, words in every.items() if words}
 
 
 def test_one_form_of_a_failure_may_show_on_the_older_stack_alone():
@@ -277,15 +282,12 @@ def test_what_trains_today_anyway_is_no_remedy(name):
         assert verdicts.known(today, claim).word in ("refuted", "untested"), "verified where everything trains"
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [(f.name, key) for f in failures().values() for key, claim in f.claims.items() if "stack" in claim.swap],
-)
-def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
-    failure = failures()[name]
-    claim = failure.claims[key]
-    assert claim.kind == "helps" and claim.swap["stack"] in requests.named()
-    assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
-    answer = verdicts.known(failure, claim)
-    only_there = "remedy" in claim.swap and answer.against  # a remedy may be claimed to help there, and not do so
-    assert answer.supporting or only_there, "the older stack fails nowhere, or the newer as well"
+def test_an_upgrade_is_held_against_the_stack_before_it():
+    every = [(f, claim) for f in failures().values() for claim in f.claims.values() if "stack" in claim.swap]
+    assert every
+    for failure, claim in every:
+        assert claim.kind == "helps" and claim.swap["stack"] in requests.named(), claim.text
+        assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"], claim.text
+        answer = verdicts.known(failure, claim)
+        only_there = "remedy" in claim.swap and answer.against  # a remedy may be claimed to help there, and not do so
+        assert answer.supporting or only_there, f"the older stack fails nowhere, or the newer as well: {claim.text}"

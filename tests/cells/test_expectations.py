@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.paths import ROOT
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
@@ -135,7 +132,6 @@ def test_a_package_is_found_by_any_spelling_and_an_absent_one_never_is(write):
     assert first([rule], CELLS[0], {"torch": "2.1"}) is None
 
 
-@settings(deadline=None)
 @given(RULES, RULES, st.sampled_from(CELLS), st.sampled_from(["0.19.1", "1.2"]))
 def test_law_the_first_match_wins(before, after, cell, trl):
     stack = {**STACK, "trl": trl}
@@ -148,7 +144,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
     assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(RULES)
 @example([Rule(outcome="raises", reason='a "bell" \x07, DEL \x7f, \U0001f600 and\r\n[[rule]]')])
 def test_law_what_is_written_is_read_back(tmp_path_factory, rules):
@@ -236,11 +232,6 @@ def test_hidden_rules_other_versions_and_other_devices_are_no_mistake():
         Rule(device=("cuda",), outcome="raises", signature=("other",)),
     )
     check(FAILURE, rules)
-
-
-def test_torch_is_not_imported():
-    code = "import sys, faultline.maintain.bless, faultline.cells.expected; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_what_is_impossible_has_its_reason():

@@ -15,14 +15,12 @@ PATHS = st.lists(st.from_regex(r"[a-z][\w-]{0,8}", fullmatch=True), min_size=2, 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), min_size=2, max_size=5).map(".".join)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_twice_is_once(text):
     """Breaks when a text's form depends on how often it went through."""
     assert normalised(normalised(text)) == normalised(text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab1./\\-_x#<>e+, "))
 def test_twice_is_once_for_what_looks_like_names_and_numbers(text):
     """Breaks when a replacement makes something that the next pass replaces."""
@@ -43,7 +41,6 @@ def test_twice_is_once_for_what_looks_like_names_and_numbers(text):
 def test_what_differs_from_run_to_run_makes_no_difference(values, text):
     """Breaks when the same error of another parameter, file or process is taken for another one."""
 
-    @settings(deadline=None)
     @given(values, values)
     def same(one, other):
         assert normalised(text.format(one)) == normalised(text.format(other))
@@ -79,7 +76,6 @@ def test_words_to_search_for_stand_in_the_message(error, words):
     assert all(stretch in error for stretch in re.findall('"([^"]+)"', results))
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_words_to_search_for_are_the_messages_own_whatever_it_is(text):
     from faultline.base.text import one_line

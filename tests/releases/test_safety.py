@@ -1,7 +1,7 @@
 """is-safe's judgement: each kind of change is caught, near misses pass, and no change is lost or told twice."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.releases import changes, is_safe
@@ -107,28 +107,18 @@ def test_without_proof_the_reason_is_told_alone():
 
 
 def test_what_proves_nothing_is_not_safe():
-    """Breaks when a run in which nothing could be measured passes for a safe one."""
+    """Breaks when a run in which nothing could be measured, or one cell of a hundred, passes for a safe one."""
     for expected in ("invalid:server:died", "impossible::needs a GPU"):
         assert compared([expected] * 3, [expected] * 3).verdict is UNKNOWN
     assert Comparison(unusable="no such release").verdict is UNKNOWN
     assert compared([], []).verdict is UNKNOWN
     assert Comparison(identical=True).verdict is Safety.NOTHING
     assert Comparison().verdict is Comparison(cells=9).verdict is UNKNOWN
-
-
-def test_little_proof_is_not_safe():
-    """Breaks when one cell that trains stands for a hundred that proved nothing; half of them are enough."""
     nothing = ["invalid:evidence:none"]
     assert compared([*nothing * 99, "trains"], [*nothing * 99, "trains"]).verdict is UNKNOWN
-    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE
+    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE, "half is enough"
 
 
-def test_exit_codes_tell_the_verdicts_apart():
-    """Breaks when a workflow can't tell unsafe from unknown, or takes either for a mistake in the question."""
-    assert [word.exit_code for word in (SAFE, NOT_SAFE, UNKNOWN)] == [0, 1, 3]
-
-
-@settings(deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=30))
 def test_identical_runs_are_safe(answer):
     """Breaks when a stack differs from itself."""
@@ -137,7 +127,6 @@ def test_identical_runs_are_safe(answer):
     assert results.verdict is SAFE and not results.groups
 
 
-@settings(deadline=None)
 @given(RUNS, st.sampled_from(["raises:other:E: x", "diverges:differs:off", "hangs:no-progress:asleep"]))
 def test_nothing_outweighs_a_regression(runs, broken):
     """Breaks when fixes, or doubts about other cells, hide a cell that trained and doesn't now."""
@@ -145,7 +134,6 @@ def test_nothing_outweighs_a_regression(runs, broken):
     assert compared([*before, "trains"], [*after, broken]).verdict is NOT_SAFE
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_every_change_is_in_one_group(runs):
     """Breaks when grouping loses a cell, tells one twice, or puts two kinds together."""
@@ -208,7 +196,6 @@ def test_what_is_repeated_is_enough_and_not_more():
     assert not changes.pending(compared(before, after, flaky), often), "repeats have no end"
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_what_is_pending_comes_to_an_end(runs):
     """Breaks when some mixture of outcomes is measured for ever."""

@@ -49,24 +49,20 @@ def tokens(markdown):
     return [*results, *(child for token in results for child in token.children or ())]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @example("```")
 @example("`")
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
-    """Breaks when an error message can mention people, load pictures or write HTML into a pull request."""
-    for result in (hostile(text), answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])):
-        for token in tokens(is_safe_view.markdown(result)):
-            assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
-            if token.type == "text":
-                assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
-
-
-@settings(max_examples=50, deadline=None)
-@given(HOSTILE)
-def test_the_comment_keeps_its_shape(text):
-    """Breaks when a text adds headings, lists or tables, in which it could claim anything."""
-    results = [token.type for token in tokens(is_safe_view.markdown(hostile(text)))]
+    """Breaks when an error message can mention people, load pictures, write HTML into a pull request, or add headings,
+    lists or tables, in which it could claim anything."""
+    unusable = answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])
+    shape, other = [tokens(is_safe_view.markdown(result)) for result in (hostile(text), unusable)]
+    for token in (*shape, *other):
+        assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
+        if token.type == "text":
+            assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
+    results = [token.type for token in shape]
     assert results.count("heading_open") == 1 and results.count("strong_open") == 3
     assert results.count("bullet_list_open") == 1 + 3 and not results.count("table_open")
 
@@ -81,7 +77,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(HOSTILE)
 def test_on_the_page_texts_of_others_are_text(text):
     """Breaks when an error message can bring an element or an attribute into the page."""
@@ -91,7 +87,7 @@ def test_on_the_page_texts_of_others_are_text(text):
     assert got.found == wanted.found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(HOSTILE)
 def test_on_the_terminal_texts_of_others_move_nothing(text):
     """Breaks when an error message can set a title, clear the screen or start a line of its own."""
@@ -113,7 +109,7 @@ def test_the_verdict_comes_first():
     result = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
     text = is_safe_view.markdown(result)
     assert text.startswith("## NOT SAFE: `trl 1.16.0 → 1.12.0`\n")
-    assert "`trl 1.16.0 → 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
+    assert "RuntimeError: Output 0 of Split" in text
     assert f"faultline run --cell {cells(1)[0].id} --stack 'trl==1.12.0'" in text
     out = io.StringIO()
     is_safe_view.terminal(Console(file=out, width=80), result)
@@ -131,12 +127,6 @@ def test_a_comment_fits_however_much_changed():
     assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), (
         "the JSON lacks what the comment cut"
     )
-
-
-@pytest.mark.parametrize(("text", "wanted"), [("a", "`a`"), ("", "` `"), ("a`b", "`` a`b ``"), ("a|b", "`a\u00a6b`")])
-def test_code_spans(text, wanted):
-    """Breaks when a backtick ends a span, or a bar a column."""
-    assert is_safe_view.code(text) == wanted
 
 
 def test_places_are_told_in_few_words():

@@ -1,6 +1,5 @@
 """The schedule: every cell is answered once, whatever slots are lost, late or gone, and each reference is made once."""
 
-import contextlib
 from collections import Counter
 
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.runs import engines
 from faultline.runs.driver import MOVED, Driver, Need, Part
 from faultline.runs.schedule import NODES, Schedule, Slot
 from faultline.stacks.environments import Environment
@@ -156,17 +154,6 @@ def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
     assert entry.verdict != "expected" and not driver.left
 
 
-def test_only_the_first_answer_counts():
-    """Breaks when a node that was given up answers after all, and the cell is in the results twice."""
-    driver = driven(CELLS[:1])
-    work = driver.ready(SLOTS[0])
-    driver.lost(SLOTS[0], "no word for a minute")
-    again = driver.ready(SLOTS[2])
-    driver.result(SLOTS[0], work, entries.entry(CELLS[0]))
-    driver.result(SLOTS[2], again, entries.entry(CELLS[0]))
-    assert driver.events.qsize() == 1 and not driver.left
-
-
 def test_a_slot_has_cells_of_its_part_alone():
     """Breaks when a slot is given a cell of another stack than its own, or a result is another part's."""
     driver = driven(CELLS[:2], CELLS[2:4])
@@ -207,29 +194,3 @@ def test_a_part_that_nothing_can_run_is_left_out():
     assert (number, str(error)) == (0, "no node has it") and driver.events.empty(), (
         "it is neither run nor refused twice"
     )
-
-
-def test_a_run_of_parts_hands_each_its_results():
-    """Breaks when results of one stack come to another's, or a refusal ends what else runs."""
-    seen, refused = ([], []), []
-
-    class OneByOne:
-        here = False
-
-        def parts(self, part):
-            return [part]
-
-        @contextlib.contextmanager
-        def slots(self, workers, run, driver):
-            driver.refused(1, NeverReady("gone"))
-            slot = Slot("slot", "node")
-            while work := driver.ready(slot):
-                driver.result(slot, work, run(None, None, work.cell))
-            yield
-
-    parts = [
-        Part(CELLS[:3], Environment("", ""), seen[0].append),
-        Part(CELLS[3:], Environment("", ""), seen[1].append, refused.append),
-    ]
-    engines.run_parts(parts, 1, lambda server, references, cell: entries.entry(cell), OneByOne())
-    assert [entry.cell for entry in seen[0]] == CELLS[:3] and not seen[1] and len(refused) == 1

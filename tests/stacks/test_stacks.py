@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,8 +33,8 @@ def cache(tmp_path, monkeypatch):
     def run_uv(words, held=()):
         calls.append(words)
         if words[0] == "venv":
-            (environments.Path(words[-1]) / "bin").mkdir(parents=True)
-            (environments.Path(words[-1]) / "bin" / "python").symlink_to(sys.executable)
+            (Path(words[-1]) / "bin").mkdir(parents=True)
+            (Path(words[-1]) / "bin" / "python").symlink_to(sys.executable)
 
     monkeypatch.setattr(environments, "run_uv", run_uv)
     return calls
@@ -118,7 +119,7 @@ def test_an_environment_is_of_one_architecture(cache, monkeypatch):
 
 def test_an_environment_whose_interpreter_is_gone_is_made_anew(cache):
     """Breaks when cells are run by an interpreter that was removed after the environment was made."""
-    python = environments.Path(environments.make(LOCK).python)
+    python = Path(environments.make(LOCK).python)
     python.unlink()
     python.symlink_to("/gone/bin/python")
     assert environments.make(LOCK).python == str(python) and len(cache) == 4 and python.exists()
@@ -141,7 +142,7 @@ def test_a_failed_installation_leaves_nothing(cache, monkeypatch, error):
 
 def test_what_a_killed_installation_left_is_made_anew(cache):
     """Breaks when an environment without its mark is trusted."""
-    folder = environments.Path(environments.make(LOCK).python).parent.parent
+    folder = Path(environments.make(LOCK).python).parent.parent
     (folder / environments.READY).unlink()
     (folder / "stale").touch()
     environments.make(LOCK)
@@ -174,28 +175,35 @@ from faultline.stacks import environments, pip
 
 environments.cache, pip.settings = lambda: pathlib.Path(sys.argv[1]) / "stacks", dict
 uv.find_uv_bin = lambda: sys.argv[1] + "/uv"
-print(environments.make(sys.argv[2]).python)
+print(environments.make(sys.argv[2]).python, flush=True)
 """
+
+
+def makes(folder, lives=False):
+    """Another process that makes an environment, of which a uv is at work; it may live until it is told to end."""
+    (folder / "uv").write_text(UV)
+    (folder / "uv").chmod(0o755)
+    (folder / "python").unlink(missing_ok=True)
+    (folder / "python").symlink_to(sys.executable)
+    command = [sys.executable, "-c", MAKER + "input()" * lives, str(folder), LOCK]
+    settings = {"cwd": paths.ROOT, "env": {**os.environ, "PLAYED": str(folder)}, "text": True}
+    made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **settings)
+    while not (folder / "pid").exists():
+        assert made.poll() is None, "it ended before its uv was at work"
+        time.sleep(0.02)
+    return made
 
 
 @pytest.mark.slow
 def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
     """Breaks when the next call installs into the folder that the killed one's uv still writes to."""
-    (tmp_path / "uv").write_text(UV)
-    (tmp_path / "uv").chmod(0o755)
-    (tmp_path / "python").symlink_to(sys.executable)
-    command = [sys.executable, "-c", MAKER, str(tmp_path), LOCK]
-    settings = {"cwd": paths.ROOT, "env": {**os.environ, "PLAYED": str(tmp_path)}, "stdout": subprocess.PIPE}
-    first = subprocess.Popen(command, **settings)
-    while not (tmp_path / "pid").exists():
-        assert first.poll() is None, "it ended before its uv was at work"
-        time.sleep(0.02)
+    first = makes(tmp_path)
     orphan = int((tmp_path / "pid").read_text())
     first.kill()
     first.wait()
     os.kill(orphan, 0)
     (tmp_path / "killed").touch()
-    second = subprocess.Popen(command, **settings)
+    second = makes(tmp_path)
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(1.5)
@@ -203,45 +211,23 @@ def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
         (tmp_path / "go").touch()
     made, _ = second.communicate(timeout=30)
     assert not (tmp_path / "met").exists(), "two installations were at work in one folder"
-    assert (
-        second.returncode == 0 and (environments.Path(made.decode().strip()).parent.parent / "faultline.json").exists()
-    )
+    assert second.returncode == 0 and (Path(made.strip()).parent.parent / environments.READY).exists()
 
 
-@pytest.fixture
-def maker(tmp_path, monkeypatch):
-    """Another process that makes an environment, and lives until it is told to end."""
-    monkeypatch.setattr(environments, "cache", lambda: tmp_path / "stacks")
-    monkeypatch.setenv("PLAYED", str(tmp_path))
-    (tmp_path / "uv").write_text(UV)
-    (tmp_path / "uv").chmod(0o755)
-    (tmp_path / "python").symlink_to(sys.executable)
-    code = f"{MAKER}\nsys.stdout.flush(); input()"
-    command = [sys.executable, "-c", code, str(tmp_path), LOCK]
-    made = subprocess.Popen(command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield made
-    (tmp_path / "go").touch()
-    made.communicate(timeout=30)
-
-
-def test_environments_can_be_removed(tmp_path, maker, capsys):
+def test_environments_can_be_removed(tmp_path, monkeypatch, capsys):
     """Breaks when clean-stacks leaves gigabytes, or takes the environment of a run for one that nobody uses."""
-    while not (tmp_path / "pid").exists():
-        assert maker.poll() is None, "it ended before its uv was at work"
-        time.sleep(0.02)
-    half = next(path for path in environments.cache().iterdir() if path.is_dir())
-    assert environments.clean() == ([], [half]), "it was being made"
-    (tmp_path / "go").touch()
-    made = environments.Path(maker.stdout.readline().strip()).parent.parent
-    (environments.cache() / "killed").mkdir()
-    assert app.main(["maintain", "clean-stacks"]) == 0
-    assert (
-        f"1 environment removed from {tmp_path / 'stacks'}; kept, as they are in use: {made.name}\n"
-        in capsys.readouterr().out
-    )
-    assert (made / environments.READY).exists()
-    maker.kill()
-    maker.wait()
+    monkeypatch.setattr(environments, "cache", lambda: tmp_path / "stacks")
+    with makes(tmp_path, lives=True) as maker:
+        half = next(path for path in environments.cache().iterdir() if path.is_dir())
+        assert environments.clean() == ([], [half]), "it was being made"
+        (tmp_path / "go").touch()
+        made = Path(maker.stdout.readline().strip()).parent.parent
+        (environments.cache() / "killed").mkdir()
+        assert app.main(["maintain", "clean-stacks"]) == 0
+        removed = f"1 environment removed from {tmp_path / 'stacks'}; kept, as they are in use: {made.name}\n"
+        assert removed in capsys.readouterr().out
+        assert (made / environments.READY).exists()
+        maker.kill()
     assert environments.clean() == ([made], [])
     assert not list(environments.cache().iterdir())
 
@@ -249,7 +235,7 @@ def test_environments_can_be_removed(tmp_path, maker, capsys):
 def test_who_made_or_found_an_environment_uses_it(cache):
     """Breaks when a process whose environment another one made, or that runs nothing in it yet, loses it."""
     assert environments.clean() == ([], [])
-    folder = environments.Path(environments.make(LOCK).python).parent.parent
+    folder = Path(environments.make(LOCK).python).parent.parent
     environments._marks.pop(folder).close()
     assert not environments.used(folder)
     environments.make(LOCK)
@@ -295,12 +281,7 @@ UNSOLVED = "error: No solution found when resolving dependencies\n  cause: Becau
     [
         SENDING
         + "  cause: client error (Connect)\n  cause: tcp connect error\n  cause: Connection refused (os error 111)",
-        SENDING + "  cause: client error (SendRequest)\n  cause: connection error\n  cause: Connection reset by peer",
-        SENDING + "  cause: client error (Connect)\n  cause: dns error\n  cause: error resolving DNS",
-        SENDING + "  cause: client error (Connect)\n  cause: tls handshake eof",
-        SENDING + "  cause: operation timed out",
         FETCHING + "  cause: HTTP status server error (503 Service Unavailable) for url (https://x/simple/trl/)",
-        FETCHING + "  cause: HTTP status client error (429 Too Many Requests) for url (https://x/simple/trl/)",
         "error: Failed to fetch: https://x/simple/trl/\n"
         "  cause: HTTP status client error (407 Proxy Authentication Required) for url (https://x/simple/trl/)",
         "  \u00d7 Failed to download `torch==2.1.2`\n  ├─▶ Failed to extract archive: torch-2.1.2-cp310.whl\n"
@@ -313,7 +294,6 @@ UNSOLVED = "error: No solution found when resolving dependencies\n  cause: Becau
         "hint: Packages were unavailable because the network was disabled. When the network is disabled, registry "
         "packages may only be read from the cache.",
         CLONING + "         fatal: unable to access 'https://x/trl/': Could not resolve host: x",
-        CLONING + "         fatal: unable to access 'https://x/trl/': The requested URL returned error: 503",
         CLONING + "         ssh: connect to host x port 22: Connection refused\n"
         "         fatal: Could not read from remote repository.",
         "  \u00d7 Failed to resolve `--with` requirement\n  ╰─▶ Git operation failed",
@@ -403,6 +383,7 @@ def test_no_index_is_asked_where_pip_asks_none(pip_config, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("says", "answer"),
     [
+        (None, "is no program"),
         ("", "does not run as Python"),
         ('[[3, 9], ""]', "is Python 3.9; 3.11 to 3.13 can be used"),
         ('[[3, 12], "torch==2.8.0\\n"]', "lacks trl, transformers, peft"),
@@ -411,16 +392,12 @@ def test_no_index_is_asked_where_pip_asks_none(pip_config, monkeypatch, tmp_path
 def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, answer):
     """Breaks when a wrong --python ends in the traceback of a rank server."""
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
-    python.chmod(0o755)
+    if says is not None:
+        python.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        python.chmod(0o755)
     with pytest.raises(UsageError, match=re.escape(answer)) as refused:
         environments.existing(str(python))
     assert "\n" not in str(refused.value)
-
-
-def test_an_interpreter_that_is_not_there_is_refused():
-    with pytest.raises(UsageError, match="is no program"):
-        environments.existing("/nowhere/python")
 
 
 def test_an_environment_of_somebodys_own_is_used_where_it_stands(monkeypatch):
