@@ -14,8 +14,10 @@ from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected as cells_expected
+from faultline.cells import on_gpus
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
-from faultline.cells.expected import HEADER, Expectation, Rule, check, expect, first, load, to_toml, verdict
+from faultline.cells.expected import HEADER, Basis, Expectation, Rule, check, expect, first, load, to_toml, verdict
+from faultline.cells.on_gpus import Machine, Measured, Row
 
 FAILURE = Failure(
     title="A failure for these tests",
@@ -66,48 +68,17 @@ def test_a_missing_and_an_empty_file_expect_every_cell_to_train(tmp_path, write)
     assert expect((), CELLS[0], STACK) == Expectation("trains", (), "")
 
 
-def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
-    (rule,) = load(
-        write("""
-            [[rule]]
-            variant = "broken"
-            strategy = ["zero3*", "fsdp2"]
-            checkpointing = "reentrant"
-            precision = "fp32"
-            world_size = 2
-            device = "cpu"
-            versions = { trl = ">=0.15,<1.0" }
-            outcome = "raises"
-            signature = ["no-grad-fn", "other"]
-            record = "https://example.org/1"
-            reason = "nobody knows"
-        """)
-    )
-    assert rule == Rule(
-        variant=("broken",),
-        strategy=("zero3*", "fsdp2"),
-        checkpointing=("reentrant",),
-        precision=("fp32",),
-        world_size=(2,),
-        device=("cpu",),
-        versions=(("trl", ">=0.15,<1.0"),),
-        outcome="raises",
-        signature=("no-grad-fn", "other"),
-        record="https://example.org/1",
-        reason="nobody knows",
-    ), "a key of a rule got lost on the way"
+def test_each_condition_keeps_other_cells_out():
+    """Breaks when a rule counts for a cell that it isn't about."""
+    axes = {"strategy": ("zero3*", "fsdp2"), "checkpointing": ("reentrant",), "precision": ("fp32",)}
+    axes |= {"world_size": (2,), "device": ("cpu",), "versions": (("trl", ">=0.15,<1.0"),)}
+    signatures, record = ("no-grad-fn", "other"), "https://example.org/1"
+    rule = Rule(variant=("broken",), **axes, outcome="raises", signature=signatures, record=record)
     cell = Cell("example", "broken", "zero3-offload", "reentrant")
-    expected = Expectation("raises", ("no-grad-fn", "other"), "https://example.org/1")
-    assert expect((rule,), cell, STACK) == expected
-    for other in (
-        replace(cell, variant="grpo-broken"),
-        replace(cell, strategy="zero2"),
-        replace(cell, checkpointing="non-reentrant"),
-        replace(cell, precision="bf16"),
-        replace(cell, world_size=4),
-        replace(cell, device="cuda"),
-    ):
-        assert expect((rule,), other, STACK).outcome == "trains", f"a condition does not keep {other.id} out"
+    assert expect((rule,), cell, STACK) == Expectation("raises", signatures, record)
+    others = [{"variant": "grpo-broken"}, {"strategy": "zero2"}, {"checkpointing": "non-reentrant"}]
+    others += [{"precision": "bf16"}, {"world_size": 4}, {"device": "cuda"}]
+    assert {expect((rule,), replace(cell, **other), STACK).outcome for other in others} == {"trains"}
 
 
 @pytest.mark.parametrize(
@@ -243,3 +214,104 @@ def test_what_is_impossible_has_its_reason():
         if rule.outcome == "impossible" and not rule.reason
     ]
     assert not silent, f"give these rules a reason: {silent}"
+
+
+# On a GPU a cell is expected to do as on the CPU until somebody measured there, and then what was measured.
+
+
+TORCH = {"torch": "2.13.0", "trl": "1.15.0"}
+H100 = Machine("NVIDIA H100 80GB HBM3", "580.65.06", "13.0", "2.27.7", TORCH)
+A100 = replace(H100, gpu="NVIDIA A100-SXM4-80GB")
+CPU = Cell("grpo_lora_no_grad", "broken", "ddp")
+GPU = replace(CPU, device="cuda")
+NO_GRAD = Rule(outcome="raises", signature=("no-grad-fn",), record="https://example.org/1")
+ON_GPU = replace(NO_GRAD, device=("cuda",), signature=("two-devices",))
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(on_gpus, "FOLDER", tmp_path)
+    on_gpus._by_cell.cache_clear()
+    yield
+    on_gpus._by_cell.cache_clear()
+
+
+def saw(*dids, machine=H100):
+    on_gpus.write(Measured(machine, [Row(GPU.id, "nccl", *did) for did in dids]))
+
+
+def test_a_cell_on_a_gpu_is_expected_to_do_as_on_the_cpu_and_is_not_measured():
+    """Breaks when a guess about GPUs looks like a measurement, or a cell on the CPU like a guess."""
+    assert expect([NO_GRAD], GPU, TORCH) == replace(expect([NO_GRAD], CPU, TORCH), basis=Basis.CPU)
+    assert expect([], GPU, TORCH) == Expectation(basis=Basis.CPU) and expect([], CPU, TORCH).basis == Basis.MEASURED
+
+
+def test_a_rule_of_a_report_is_a_guess_and_one_of_a_run_is_not():
+    """Breaks when what somebody reported counts as measured, or what was blessed on a GPU as a guess."""
+    assert expect([replace(ON_GPU, not_measured=True), NO_GRAD], GPU, TORCH).basis == Basis.REPORT
+    assert expect([ON_GPU, NO_GRAD], GPU, TORCH).basis == Basis.MEASURED
+    only_on_cpu = replace(NO_GRAD, device=("cpu",))
+    assert expect([only_on_cpu], GPU, TORCH) == Expectation(), "the rules tell GPUs apart, so somebody looked"
+
+
+def test_what_was_measured_on_a_gpu_is_expected_there_from_then_on():
+    """Breaks when a difference that somebody sent comes out as news in the next run, or the CPU is held against it."""
+    saw(("diverges", "differs"))
+    should = expect([NO_GRAD], GPU, TORCH)
+    assert should == Expectation("diverges", ("differs",), NO_GRAD.record)
+    assert expect([NO_GRAD], CPU, TORCH).outcome == "raises"
+    assert expect([NO_GRAD], replace(GPU, strategy="zero2"), TORCH).basis == Basis.CPU, "another cell was not measured"
+
+
+def test_a_cell_that_did_as_the_rules_say_keeps_all_that_they_allow():
+    """Breaks when measuring a cell narrows a rule with several signatures to the one that was seen."""
+    several = replace(NO_GRAD, signature=("no-grad-fn", "check"))
+    saw(("raises", "check"))
+    assert expect([several], GPU, TORCH) == replace(expect([several], CPU, TORCH), basis=Basis.MEASURED)
+
+
+def test_what_was_measured_with_other_versions_says_nothing():
+    """Breaks when a bump of the stack leaves the outcomes of the old one in force."""
+    saw(("diverges", "differs"))
+    assert expect([NO_GRAD], GPU, TORCH | {"torch": "2.14.0"}).basis == Basis.CPU
+    assert expect([NO_GRAD], GPU, TORCH | {"torch": "2.13.0+cu130"}).outcome == "diverges"
+
+
+def test_kinds_of_gpus_that_differ_leave_the_rules_in_force():
+    """Breaks when one kind of GPU, whichever file comes first, decides what another is expected to do."""
+    saw(("diverges", "differs"))
+    saw(("trains",), machine=A100)
+    assert expect([NO_GRAD], GPU, TORCH) == replace(expect([NO_GRAD], CPU, TORCH), basis=Basis.GPUS_DIFFER)
+
+
+def test_a_file_says_what_was_written_and_another_content_is_refused(tmp_path):
+    """Breaks when rows lose a field on their way, or a damaged file is passed over."""
+    rows = [Row(GPU.id, "nccl", "raises", "no-grad-fn"), Row(replace(GPU, strategy="zero2").id, "gloo", "trains")]
+    file = on_gpus.write(Measured(H100, rows))
+    assert on_gpus.everything() == [Measured(H100, sorted(rows))] and file.name.startswith("nvidia-h100-80gb-hbm3-")
+    file.write_text("[]\n")
+    with pytest.raises(UsageError, match="does not hold what cells did on GPUs"):
+        on_gpus.everything()
+
+
+def test_not_measured_is_for_rules_with_a_device():
+    """Breaks when somebody marks a rule of the CPU, where every rule was measured."""
+    failure = failures()["grpo_lora_no_grad"]
+    with pytest.raises(UsageError, match="rule 1: not_measured is for a rule with a device"):
+        check(failure, [replace(NO_GRAD, not_measured=True)])
+
+
+def test_what_the_catalogue_says_of_gpus_is_marked_until_somebody_measures(monkeypatch):
+    """Breaks when a rule about GPUs is committed that no file of observations/gpus/ bears out and nothing marks."""
+    monkeypatch.undo()
+    for failure in failures().values():
+        rows = {row.cell for each in on_gpus.everything() for row in each.rows}
+        for rule in cells_expected.rules(failure):
+            about = [name for name in rows if cells_expected.about(rule, Cell.parse(name))]
+            assert not rule.device or rule.not_measured or about, f"{failure.name}: {rule}"
+
+
+def test_the_machine_of_a_file_is_in_its_name_and_nothing_else_is():
+    """Breaks when two drivers share a file, or the same machine gets another file each time."""
+    assert H100.name == replace(H100, stack=dict(reversed(TORCH.items()))).name
+    assert H100.name != replace(H100, driver="590.1").name

@@ -430,17 +430,6 @@ def test_the_replayed_bumps_are_enough_to_tell():
     assert all(f"`{bump.requirements}`" in text for bump in known.values()), "run `faultline maintain replay`"
 
 
-def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
-    """Breaks when a replay measures the same packages again under another bump's name."""
-    campaign = campaigns.begin("replay", {}, 1)
-    cells = selection.select(failures(), Selection(failure=("grpo_lora_no_grad",), strategy=("zero2",)))
-    lab[1]["1.12.0"] = [RAISES]
-    for base in ("today", "trl==1.16.0"):
-        matches = is_safe.ask(campaign, "trl==1.12.0", requests.parse(base), cells)
-        assert matches.comparison.verdict is Safety.NOT_SAFE
-    assert [count for _, count in lab[2]] == [len(cells)] * 2 + [3] * 2
-
-
 def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     """Breaks when the replay passes although is-safe called a bad bump safe, or doesn't say which."""
     entry = '[[bump]]\nname = "{}"\nbase = "today"\nrequirements = "trl==1.12.0"\nverdict = "{}"\nwhy = "a"\n'

@@ -64,6 +64,12 @@ def raised(evidence=SHOWN, peer=SHOWN):
     return Ended([RankEnd(shown=peer), RankEnd(report(1, evidence, "apart"))])
 
 
+def raising(error):
+    ended = raised()
+    ended.ranks[1].report.error = error
+    return ended
+
+
 def crashed(evidence=SHOWN, peer=SHOWN):
     return Ended([RankEnd(shown=peer), RankEnd(exit=-signal.SIGABRT, shown=evidence)])
 
@@ -188,20 +194,18 @@ def test_an_error_that_rounding_explains_is_not_the_worst():
     assert judged.relative_error == 2e-6
 
 
-def test_losses_that_are_no_number_say_nothing_of_the_rows():
-    """Breaks when a model that trains into NaN on every rank is taken for two ranks with the same rows."""
+def test_equal_losses_are_of_the_same_rows_unless_the_rows_or_the_losses_say_otherwise():
+    """Breaks when a model that trains into NaN, or a loss that is reduced before backward, is taken for two ranks with
+    the same rows."""
+
+    def both(loss, rows=("", ""), **changes):
+        each = ({**SEEN, "rows": row} if row else SEEN for row in rows)
+        return Ended([RankEnd(report(n, shown, losses=[loss] * STEPS, **changes)) for n, shown in enumerate(each)])
+
     step = {"gradients": {}, "weights": {}, "bad": ["w"], "unmoved": [], "nan": ["w"], "rounding": {}}
-    ranks = [RankEnd(report(rank, losses=[math.nan] * STEPS, steps=[step] * STEPS)) for rank in (0, 1)]
-    assert outcome_of(Ended(ranks)) == ("diverges", "nan")
-    same = [RankEnd(report(rank, losses=[1.0] * STEPS)) for rank in (0, 1)]
-    assert outcome_of(Ended(same)) == ("invalid", "evidence")
-
-
-def test_equal_losses_of_different_rows_are_a_mean_over_the_ranks():
-    """Breaks when a loss that is reduced before backward is taken for ranks with the same rows."""
-    for other, outcome in (("b", "trains"), ("a", "invalid")):
-        ranks = [RankEnd(report(n, {**SEEN, "rows": r}, losses=[1.0] * STEPS)) for n, r in enumerate(("a", other))]
-        assert outcome_of(Ended(ranks))[0] == outcome
+    assert outcome_of(both(math.nan, steps=[step] * STEPS)) == ("diverges", "nan")
+    assert outcome_of(both(1.0)) == outcome_of(both(1.0, ("a", "a"))) == ("invalid", "evidence")
+    assert outcome_of(both(1.0, ("a", "b"))) == ("trains", "")
 
 
 WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cpu"], "training": False}
@@ -250,8 +254,7 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
 def test_an_error_is_known_by_its_kind_and_not_by_the_name_of_its_class():
     """Breaks when somebody's own `class Impossible(Exception)` counts as agreement, as a cell does that can't exist."""
     for kind, outcome in (("impossible", "impossible"), ("error", "raises")):
-        ended = raised()
-        ended.ranks[1].report.error = reports.error("Impossible", "no such layer", kind=kind)
+        ended = raising(reports.error("Impossible", "no such layer", kind=kind))
         assert judge(CELL, FAILURE, ended).outcome == outcome
 
 
@@ -259,18 +262,15 @@ def test_a_check_is_known_by_its_kind_and_not_by_its_name_or_words():
     """Breaks when somebody's own `class CheckFailed(Exception)` counts as a check that detects the failure."""
     failure = replace(FAILURE, errors={"check": "no graph"})
     for error, signature in ((errors.CheckFailed, "check"), (type("CheckFailed", (Exception,), {}), "other")):
-        ended = raised()
-        ended.ranks[1].report.error = error_report(error("the loss carries no graph"))
-        judged = judge(CELL, failure, ended)
+        judged = judge(CELL, failure, raising(error_report(error("the loss carries no graph"))))
         assert (judged.outcome, judged.signature) == ("raises", signature)
         assert judged.detail == "CheckFailed: the loss carries no graph"
 
 
 def test_a_bare_assert_is_named_by_the_line_that_failed():
-    ended = raised()
     frames = (Frame("train.py", 3, "build", "build()"), Frame("train.py", 7, "forward", "assert x.ndim == 2"))
     chain = (Raised("error", "", "AssertionError\n", frames),)
-    ended.ranks[1].report.error = reports.error("AssertionError", "", chain=chain)
+    ended = raising(reports.error("AssertionError", "", chain=chain))
     assert judge(CELL, FAILURE, ended).detail == "AssertionError: assert x.ndim == 2"
 
 

@@ -15,12 +15,12 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Message, Report
-from faultline.runs import oracle, scratch
+from faultline.runs import oracle
 from faultline.runs.nodes import Ended, Left, RankEnd, Watched
 from faultline.runs.runner import References, run_cell
 from faultline.runs.supervisor import RankServer
 from tests.support import light
-from tests.support.light import have_ended, survivors
+from tests.support.light import have_ended
 from tests.support.waiting import wait_until
 
 CELL = Cell.parse("grpo_lora_no_grad/check_graph/ddp/off/fp32/w2/cpu")
@@ -34,10 +34,7 @@ def pair(tmp_path):
         first.peers = [second]
         yield first, second
         for server in (first, second):
-            assert not survivors(server), "a process of a cell is still there after it"
-            assert {file.name for file in server.folder.iterdir()} <= {"server.log", scratch.HELD}, (
-                "a cell left files behind"
-            )
+            light.left_nothing(server)
 
 
 def run(server, deed, world_size=2):

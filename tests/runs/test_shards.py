@@ -1,4 +1,4 @@
-"""Shards: every machine computes the same split, nothing is lost in it, and merging says what is missing."""
+"""How long cells take: a run says so before it starts, and every machine computes the same shards."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.runs import durations as durations_of
-from faultline.runs import storage
-from faultline.runs.durations import kind, record, recorded
+from faultline.runs import progress, storage
+from faultline.runs.durations import START, about, estimate, expected, kind, likely, record, recorded
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
@@ -155,3 +155,50 @@ def test_a_merge_into_a_folder_replaces_the_one_before(folder, tmp_path):
     merged, missing = merge([folder(ids[:1], ids), folder(ids[1:], ids)], into)
     assert (merged.path, missing) == (into, []) and len(merged.cells.read_text().splitlines()) == 2
     assert not (tmp_path / "results").exists()
+
+
+SOME = [cell for cell in CELLS if cell.failure == "zero3_dummy_loss"]
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Durations that are made up."""
+    durations_of._medians.cache_clear()
+    known = {"a/scenario/zero2/w2": 4.0, "b/scenario/zero3/w2": 2.0, "b/scenario/zero3/w4": 9.0}
+    monkeypatch.setattr(durations_of, "recorded", lambda: known)
+    yield known
+    durations_of._medians.cache_clear()
+
+
+def test_a_cell_without_a_record_takes_the_median_of_its_family(made_up):
+    cells = [Cell("a", "broken", strategy) for strategy in ("zero2", "zero1", "ddp", "gone")]
+    assert likely(cells) == [4.0, 4.0, durations_of.UNKNOWN, durations_of.UNKNOWN]
+
+
+def test_workers_share_the_cells_and_no_run_is_shorter_than_its_longest(made_up):
+    cell = Cell("a", "broken", "zero2")
+    reference = 2 * durations_of.UNKNOWN
+    assert expected([cell], 8) == START + 4.0 + reference
+    assert expected([cell, Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
+    assert expected([], 2) == 0
+
+
+def test_times_are_said_as_people_do():
+    assert estimate(SOME[:1], 1, 3) == "1 cell in 3 runs, less than a minute with 1 worker"
+    assert {about(seconds) for seconds in (0, 59)} == {"less than a minute"}
+    assert [about(seconds) for seconds in (61, 5400, 5460)] == ["about 1 min", "about 90 min", "about 1 h 31 min"]
+
+
+@pytest.mark.parametrize("slower", [0.5, 1, 3])
+def test_the_rest_is_measured_by_what_ran(slower):
+    """Breaks when a machine that is three times as slow is promised the recorded time until the end."""
+    still = progress.Remaining(SOME, 2)
+    whole, half = expected(SOME, 2), SOME[: len(SOME) // 2]
+    share = sum(likely(half)) / sum(likely(SOME))
+    elapsed = slower * (START + (whole - START) * share)
+    for cell in half:
+        still.without(cell, elapsed)
+    assert still.seconds == pytest.approx(slower * (whole - START) * (1 - share))
+    for cell in SOME[len(SOME) // 2 :]:
+        still.without(cell, elapsed)
+    assert still.seconds == pytest.approx(0, abs=1e-6)

@@ -20,7 +20,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.maintain import reliability
 from faultline.ranks.job import Job
-from faultline.runs import hangs, nodes, oracle, runner, scratch, supervisor
+from faultline.runs import hangs, nodes, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
 from tests.support.light import have_ended, survivors
@@ -36,12 +36,7 @@ DEADLINE = 60.0  # far beyond what any of these cells takes, so that none may en
 def server(tmp_path):
     with RankServer(light.command(tmp_path), DEADLINE) as server:
         yield server
-        assert not survivors(server), "a process of a cell is still there after it"
-        if server._process:
-            assert not psutil.Process(server._process.pid).net_connections(), "the server keeps a rank's connection"
-        assert {file.name for file in server.folder.iterdir()} <= {"server.log", scratch.HELD}, (
-            "a cell left files behind"
-        )
+        light.left_nothing(server)
     assert not server.folder.exists(), "closing the server leaves its folder behind"
 
 
@@ -328,45 +323,7 @@ def test_what_is_left_is_found(tmp_path, monkeypatch):
     assert have_ended([pid])
 
 
-SUPERVISOR = """
-import signal
-import sys
-from faultline.ranks.job import Job
-from faultline.runs.supervisor import RankServer
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
-with RankServer(sys.argv[1]) as server:
-    server.start()
-    print(server.folder, server._process.pid, flush=True)
-    server.run(Job("", 2, inject="waits"))
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "everybody"),
-    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGTERM, True)],
-)
-def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how, everybody):
-    """A batch system that cancels a job sends SIGTERM to all of its processes, in whichever order."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR, light.command(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
-    )
-    with process:
-        folder, pid = process.stdout.readline().split()
-        pids = wait_for_ranks(int(pid))
-        for each in (*pids, int(pid)) if everybody else ():
-            os.kill(each, how)
-        process.send_signal(how)
-        process.wait(20)
-    assert have_ended([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
-    assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
-
-
-INTERRUPTED = """
+ENDED = """
 import signal
 import sys
 from faultline.cells.cell import Cell
@@ -387,12 +344,21 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("moment", ["cells run", "servers start"])
-def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
-    """Breaks when Ctrl-C waits for a cell, starts another one, prints a worker's traceback or leaves something."""
+@pytest.mark.parametrize(
+    ("how", "everybody", "moment"),
+    [
+        (signal.SIGINT, False, "servers start"),
+        (signal.SIGINT, False, "cells run"),
+        (signal.SIGKILL, False, "cells run"),
+        (signal.SIGTERM, False, "cells run"),
+        (signal.SIGTERM, True, "cells run"),  # as a batch system cancels a job, in whichever order
+    ],
+)
+def test_a_run_that_is_ended_leaves_nothing(tmp_path, how, everybody, moment):
+    """Breaks when a killed run leaves something, or Ctrl-C waits for a cell, starts another or prints a traceback."""
     cells = [CELL.id.replace("w2", f"w{world}") for world in (2, 2, 4, 4)]
     process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, light.command(tmp_path), *cells],
+        [sys.executable, "-c", ENDED, light.command(tmp_path), *cells],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -402,21 +368,21 @@ def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
     with process:
         while len(servers := psutil.Process(process.pid).children()) < 2:
             time.sleep(0.01)
-        ranks = [pid for server in servers for pid in wait_for_ranks(server.pid)] if moment == "cells run" else []
-        process.send_signal(signal.SIGINT)
+        pids = [server.pid for server in servers]
+        pids += [rank for pid in pids for rank in wait_for_ranks(pid)] if moment == "cells run" else []
+        for each in pids if everybody else ():
+            os.kill(each, how)
+        process.send_signal(how)
         process.wait(DEADLINE)
-        assert process.stdout.read() == "interrupted\n"
-    assert have_ended([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
+        assert process.stdout.read() == ("interrupted\n" if how == signal.SIGINT else "")
+    assert have_ended(pids), f"a server or its ranks outlive a run that was ended by {how!r}"
     assert not list(tmp_path.glob("faultline-*")), "a folder outlives the run"
 
 
 def wait_for_ranks(pid):
-    for _ in range(600):
-        ranks = [process.pid for process in psutil.Process(pid).children()]
-        if len(ranks) == 2:
-            return ranks
-        time.sleep(0.05)
-    raise AssertionError("no ranks within 30 s")
+    """The ranks of a server, once both are there."""
+    wait_until(lambda: len(psutil.Process(pid).children()) == 2, 30)
+    return [process.pid for process in psutil.Process(pid).children()]
 
 
 def test_a_process_of_which_one_thread_waits_for_the_disk_is_not_asleep(tmp_path):

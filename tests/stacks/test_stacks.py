@@ -102,27 +102,27 @@ def test_a_mistake_is_one_line(text, expected):
     assert "\n" not in str(caught.value)
 
 
-def test_an_environment_is_made_once(cache):
-    """Breaks when every run installs its stack anew, or two stacks share an environment."""
+def test_an_environment_is_made_once(cache, monkeypatch):
+    """Breaks when every run installs its stack anew, or two stacks, or two kinds of machines, share an environment."""
     first = environments.make(LOCK)
     assert environments.make(LOCK) == first and len(cache) == 2
     assert first.versions == {"torch": "2.13.0+cpu", "transformers": "4.49.0", "trl": "0.15.2"}
     assert environments.make(LOCK.replace("0.15.2", "0.16.0")).python != first.python
-
-
-def test_an_environment_is_of_one_architecture(cache, monkeypatch):
-    """Breaks when a cache that two kinds of machines share gives the one the libraries of the other."""
-    first = environments.make(LOCK)
     monkeypatch.setattr(environments.platform, "machine", lambda: "riscv64")
     assert environments.make(LOCK).python != first.python
 
 
-def test_an_environment_whose_interpreter_is_gone_is_made_anew(cache):
-    """Breaks when cells are run by an interpreter that was removed after the environment was made."""
+def test_what_is_left_of_an_environment_is_made_anew(cache):
+    """Breaks when one without its mark, as a killed installation leaves it, or without its interpreter is trusted."""
     python = Path(environments.make(LOCK).python)
+    folder = python.parent.parent
+    (folder / environments.READY).unlink()
+    (folder / "stale").touch()
+    environments.make(LOCK)
+    assert len(cache) == 4 and not (folder / "stale").exists()
     python.unlink()
     python.symlink_to("/gone/bin/python")
-    assert environments.make(LOCK).python == str(python) and len(cache) == 4 and python.exists()
+    assert environments.make(LOCK).python == str(python) and len(cache) == 6 and python.exists()
 
 
 @pytest.mark.parametrize("error", [Uninstallable("no wheel"), KeyboardInterrupt()])
@@ -138,15 +138,6 @@ def test_a_failed_installation_leaves_nothing(cache, monkeypatch, error):
     with pytest.raises(type(error)):
         environments.make(LOCK)
     assert not [path for path in environments.cache().iterdir() if path.is_dir()]
-
-
-def test_what_a_killed_installation_left_is_made_anew(cache):
-    """Breaks when an environment without its mark is trusted."""
-    folder = Path(environments.make(LOCK).python).parent.parent
-    (folder / environments.READY).unlink()
-    (folder / "stale").touch()
-    environments.make(LOCK)
-    assert len(cache) == 4 and not (folder / "stale").exists()
 
 
 def test_two_at_once_make_one_environment(cache):
@@ -326,20 +317,6 @@ def test_what_a_stack_is_to_blame_for_is_one(text):
     assert not environments.unreachable(text)
 
 
-def test_pips_settings_reach_uv(monkeypatch):
-    """Breaks when uv, which doesn't read pip's configuration, takes another build of torch from another index."""
-    listing = (
-        "global.extra-index-url='https://a/simple\\nhttps://b/simple'\nglobal.find-links='/old'\n"
-        ":env:.find-links='/wheels /more'\n:env:.index-url='https://c/simple'\n"
-    )
-    ended = subprocess.CompletedProcess([], 0, stdout=listing)
-    monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
-    settings = pip.settings()
-    assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
-    assert settings["UV_FIND_LINKS"] == "/wheels,/more"
-    assert settings["UV_DEFAULT_INDEX"] == "https://c/simple"
-
-
 @pytest.fixture
 def pip_config(tmp_path, monkeypatch):
     """pip's own configuration, as a file that it reads, and no variables."""
@@ -350,12 +327,17 @@ def pip_config(tmp_path, monkeypatch):
     return lambda *lines: (tmp_path / "pip.conf").write_text("\n".join(("[install]", *lines)))
 
 
-def test_a_value_is_read_however_pip_quotes_it(pip_config, monkeypatch):
-    """Breaks when a value with a quotation mark, which pip lists between other ones, is lost."""
+def test_pips_settings_reach_uv_however_pip_quotes_them(pip_config, monkeypatch):
+    """Breaks when uv, which doesn't read pip's configuration, takes another build of torch from another index; or a
+    value with a quotation mark, which pip lists between other ones, is lost."""
     monkeypatch.setenv("PIP_INDEX_URL", "https://it's/simple")
-    pip_config("find-links =", "  /bob's", "  /a=b", "proxy = http://me:a\"b'c@proxy:1")
+    pip_config(
+        *("extra-index-url =", "  https://a/simple", "  https://b/simple", "index-url = https://old/simple"),
+        *("find-links =", "  /bob's", "  /a=b", "proxy = http://me:a\"b'c@proxy:1"),
+    )
     settings = pip.settings()
     assert settings["UV_DEFAULT_INDEX"] == "https://it's/simple" and settings["UV_FIND_LINKS"] == "/bob's,/a=b"
+    assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
     assert settings["HTTP_PROXY"] == settings["HTTPS_PROXY"] == "http://me:a\"b'c@proxy:1"
 
 
