@@ -1,7 +1,6 @@
 """The matrix: which cells there are, what narrows and widens it, and that every failure keeps to its form."""
 
-from __future__ import annotations
-
+import functools
 import re
 import signal
 from collections import Counter
@@ -10,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from faultline import strategies
@@ -18,9 +17,7 @@ from faultline.base import markdown
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did, Signature
-from faultline.catalogue.records import KINDS
-from faultline.cells import claims
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import (
     AXES,
     CHECKPOINTING,
@@ -37,43 +34,35 @@ from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
 
 FAILURES = failures()
-DEFAULT = select(FAILURES, Selection())
-WHOLE = list(every_cell(FAILURES, "cpu"))
-POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
-EVERY_MODE = select(FAILURES, Selection(checkpointing=CHECKPOINTING))
-EVERY_STRATEGY = select(FAILURES, Selection(strategy=("*",)))
-EVERY_STRATEGY_AND_MODE = select(FAILURES, Selection(strategy=("*",), checkpointing=CHECKPOINTING))
-DEFAULT_MODES = {
-    cell for cell, variant in WHOLE if any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing)
-}
 VARIANTS = sorted({variant.name for failure in FAILURES.values() for variant in failure.variants})
-CLAIMS = [pytest.param(f, claim, id=f"{f.name}-{key}") for f in FAILURES.values() for key, claim in f.claims.items()]
-every_failure = pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 
 WORD = st.from_regex(r"[a-z0-9_*?\[\]-]+", fullmatch=True)
 CELLS = st.builds(Cell, WORD, WORD, WORD, WORD, WORD, st.integers(min_value=1), WORD)
 
 
-@given(CELLS | st.sampled_from(DEFAULT))
+@functools.cache
+def default():
+    return select(FAILURES, Selection())
+
+
+@functools.cache
+def can_exist():
+    """Every cell that can exist, with its variant."""
+    return {cell: variant for cell, variant in every_cell(FAILURES, "cpu") if possible(cell, variant)}
+
+
+@given(CELLS | st.deferred(lambda: st.sampled_from(default())))
 def test_law_an_id_is_read_back_as_its_cell(cell):
     assert Cell.parse(cell.id) == cell
     assert cell.id == f"{cell.failure}/{cell.name}"
 
 
 @given(st.text() | st.from_regex(r"a/b/c/d/e/w[0-9a-z]*/cpu(/.*)?", fullmatch=True))
+@example("failure/broken/ddp/off/fp32/w²/cpu")
 def test_law_anything_else_is_refused(text):
     assume(not re.fullmatch(r"([^/]*/){5}w[1-9][0-9]*/((?!straight/)[^/]+/)?[^/]*", text, re.DOTALL))
     with pytest.raises(UsageError, match="not a cell"):
         Cell.parse(text)
-
-
-def test_a_superscript_is_no_world_size():
-    with pytest.raises(UsageError):
-        Cell.parse("failure/broken/ddp/off/fp32/w²/cpu")
-
-
-def test_ids_are_unique():
-    assert len({cell.id for cell, _ in WHOLE}) == len(WHOLE), "two cells would share one line of the results"
 
 
 def test_the_order_is_the_axes_own():
@@ -90,9 +79,8 @@ def test_the_order_is_the_axes_own():
             cell.world_size,
         )
 
-    for cells in (DEFAULT, [cell for cell, _ in WHOLE]):
+    for cells in (default(), [cell for cell, _ in every_cell(FAILURES, "cpu")]):
         assert cells == sorted(cells, key=place)
-    assert select(FAILURES, Selection()) == DEFAULT
 
 
 def test_names_can_stand_in_an_id_and_in_a_list():
@@ -100,113 +88,34 @@ def test_names_can_stand_in_an_id_and_in_a_list():
         assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
 
 
-def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
-    wanted = {
-        Cell(
-            *(failure.name, variant.name, strategy, mode),
-            world_size=strategies.usual_ranks(strategy),
-            life=variant.life,
-        )
-        for failure in FAILURES.values()
-        for variant, strategy, mode in product(failure.variants, strategies.names(), CHECKPOINTING)
-        if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
-        and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
-    }
-    results = {cell for cell in EVERY_STRATEGY if cell.precision == "fp32" and cell.world_size == default_world(cell)}
-    assert results == wanted, "a combination is missing from every run, and nobody would see it"
-    assert {cell for cell in wanted if not hybrid(cell)} <= {*DEFAULT}
-    left = {cell for cell in wanted - {*DEFAULT} if mechanism(cell)}
-    assert not left, "a failure is run under no strategy of several nodes"
-
-
-def hybrid(cell):
-    """Whether a cell's strategy needs four ranks."""
-    return strategies.usual_ranks(cell.strategy) == 4
-
-
-def mechanism(cell):
-    """Whether a cell shows a failure itself, where it costs the least."""
-    return cell.variant == "broken" and cell.checkpointing != "non-reentrant"
-
-
-def test_strategies_of_four_ranks_run_few_cells_unless_they_are_named():
-    """Breaks when they double the time of every run, or when somebody who names one gets a part of it."""
-    few = [cell for cell in DEFAULT if hybrid(cell)]
-    assert all(mechanism(cell) and cell.world_size == 4 for cell in few)
-    four = {name for name in strategies.names() if strategies.usual_ranks(name) == 4}
-    assert {cell.strategy for cell in few} == four
-    assert max(Counter(cell.failure for cell in few).values()) <= 2 * len(four), "more than two cells of a strategy"
-    assert {cell.failure for cell in few} <= {cell.failure for cell in EVERY_STRATEGY if hybrid(cell)}
-    assert len([cell for cell in EVERY_STRATEGY if hybrid(cell)]) > 3 * len(few)
-    assert not {cell for cell in POSSIBLE if hybrid(cell) and cell.world_size < 4}
-    assert all(cell in EVERY_STRATEGY for cell in DEFAULT)
-
-
-def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
-    straight = [failure for failure in FAILURES.values() if not failure.resumed]
-    plain = [f.name for f in straight if any(v.name == "broken" for v in f.variants)]  # in no trainer
-    assert len(plain) > 4
-    for failure, strategy in product(plain, ("ddp", "zero2", "zero3", "fsdp2")):
-        broken = FAILURES[failure].variant("broken")
-        if not any(fnmatchcase(strategy, pattern) for pattern in broken.strategies):
-            continue
-        for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
-            mode = "reentrant" if "*" in broken.checkpointing else "off"
-            cell = Cell(failure, "broken", strategy, mode)
-            assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
-
-
-def test_a_variant_that_asks_for_bf16_runs_in_it_everywhere():
-    for failure in FAILURES.values():
-        for variant in (v for v in failure.variants if v.bf16):
-            here = [c for c in DEFAULT if (c.failure, c.variant) == (failure.name, variant.name)]
-            usual = {c for c in here if c.world_size == default_world(c)}
-            assert {replace(c, precision="bf16") for c in usual} <= usual
-
-
-def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
-    """What the rules' sentences say, which `list` shows: more would make every run longer than it is told to be."""
-    subset = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
-    worlds = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 4: subset - {"single"}}
-    for cell in DEFAULT:
-        variant = FAILURES[cell.failure].variant(cell.variant)
-        usual = cell.world_size == default_world(cell)
-        if cell.precision == "bf16":
-            asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in subset)
-            assert asked and usual, f"{cell.id} is too much"
-        if not usual:
-            assert variant.name == "broken" and cell.strategy in worlds[cell.world_size], f"{cell.id} is too much"
-            assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"
-
-
 @pytest.mark.slow
-def test_what_is_left_out_and_what_is_selected_are_the_whole():
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+def test_what_is_left_out_and_what_is_selected_are_the_whole(every):
     """Breaks when a combination is in no list, or in both, or is said to be left out by another rule."""
-    reasons = dict(left_out(FAILURES, Selection()))
-    assert set(reasons) | set(DEFAULT) == {cell for cell, _ in WHOLE}, "cells are lost without a reason"
-    assert not set(reasons) & set(DEFAULT), "cells are run and said to be left out"
-    counts = Counter(reasons.values())
-    assert set(counts) == {rule.reason for rule in every_rule()}, "a rule leaves nothing out, or is not told"
-    for cell, variant in WHOLE:
-        assert cell not in reasons or {rule.reason: rule for rule in every_rule()}[reasons[cell]].leaves_out(
-            cell, variant
-        )
-    assert sum(counts[reason] for reason in (rule.reason for rule in IMPOSSIBLE)) + len(POSSIBLE) == len(WHOLE)
-    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
-    combinations = len(list(product(*axes)))
-    assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
+    failures = dict([*FAILURES.items()][::every])
+    cells, selected = dict(every_cell(failures, "cpu")), {*select(failures, Selection())}
+    reasons = dict(left_out(failures, Selection()))
+    assert reasons.keys() | selected == cells.keys(), "cells are lost without a reason"
+    assert not reasons.keys() & selected, "cells are run and said to be left out"
+    rules, counts = {rule.reason: rule for rule in every_rule()}, Counter(reasons.values())
+    assert counts.keys() == rules.keys(), "a rule leaves nothing out, or is not told"
+    assert all(rules[reason].leaves_out(cell, cells[cell]) for cell, reason in reasons.items())
+    there = sum(possible(cell, variant) for cell, variant in cells.items())
+    assert sum(counts[rule.reason] for rule in IMPOSSIBLE) + there == len(cells)
+    combinations = len(list(product(strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)))
+    assert len(cells) == combinations * sum(len(failure.variants) for failure in failures.values())
 
 
-@pytest.mark.slow
 def test_what_is_left_out_is_told_of_what_was_named():
     """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
+    failures = {name: FAILURES[name] for name in ("zero3_dummy_loss", "grpo_lora_no_grad")}
     asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
-    answer = dict(left_out(FAILURES, asked))
-    whole = dict(left_out(FAILURES, Selection()))
-    here = {c for c in whole if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
-    assert answer == {cell: whole[cell] for cell in here} and here
+    answer = dict(left_out(failures, asked))
+    every = dict(left_out(failures, Selection()))
+    here = {c for c in every if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
+    assert answer == {cell: every[cell] for cell in here} and here
     (cell, *_) = here
-    assert dict(left_out(FAILURES, Selection(cells=(cell.id,)))) == {cell: whole[cell]}
+    assert dict(left_out(failures, Selection(cells=(cell.id,)))) == {cell: every[cell]}
 
 
 def patterns(names):
@@ -217,73 +126,76 @@ def patterns(names):
     return st.lists(made, max_size=2).map(tuple)
 
 
-NARROW = st.builds(
+ASKED = st.builds(
     Selection,
     failure=patterns(FAILURES),
     variant=patterns(VARIANTS),
     strategy=patterns(strategies.names()),
     checkpointing=patterns(CHECKPOINTING),
+    precision=st.sets(st.sampled_from(PRECISIONS)).map(tuple),
+    world_size=st.sets(st.sampled_from(WORLD_SIZES)).map(tuple),
+    life=st.sets(st.sampled_from(LIVES)).map(tuple),
 )
+EVERYTHING = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
+USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
 
 
-def named(asked, cell):
-    """Whether a cell is on every axis what was asked for."""
-    axes = ("failure", "variant", "strategy", "checkpointing")
-    wanted = {axis: getattr(asked, axis) or ("*",) for axis in axes}
-    return all(any(fnmatchcase(getattr(cell, axis), p) for p in wanted[axis]) for axis in axes)
+def named(asked):
+    """The values of each axis that are asked for."""
+    values = (FAILURES, VARIANTS, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
+    patterns = {axis: [str(each) for each in getattr(asked, axis)] or ["*"] for axis in AXES[:-1]}
+    return {
+        axis: {value for value in known if any(fnmatchcase(str(value), pattern) for pattern in patterns[axis])}
+        for axis, known in zip(patterns, values, strict=True)
+    }
 
 
-def selected(asked):
-    """What is selected; a variant that none of the chosen failures has is another test's."""
+def runs(cell, variant, asked):
+    """Whether a cell of the named values runs if this is asked for, as the sentences say that `list` shows."""
+    usual, bf16 = cell.world_size == default_world(cell), cell.precision == "bf16"
+    mechanism = cell.variant == "broken" and cell.checkpointing != "non-reentrant"  # where it costs the least
+    if not asked.checkpointing and not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
+        return False
+    if not asked.life and cell.life != variant.life:
+        return False
+    resumed = cell.life != "straight" and not asked.life
+    if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
+        return False
+    if strategies.usual_ranks(cell.strategy) == 4 and not (mechanism or asked.strategy or asked.world_size):
+        return False
+    if bf16 and not asked.precision:
+        if not (variant.bf16 or (variant.remedy == "broken" and cell.strategy in USUAL)):
+            return False
+        return usual or asked.world_size
+    return usual or asked.world_size or (mechanism and cell.strategy in IN_OTHER_WORLDS[cell.world_size])
+
+
+@pytest.mark.slow
+@example(Selection())
+@example(Selection(strategy=("*",)))
+@example(EVERYTHING)
+@given(ASKED)
+@settings(max_examples=10)
+def test_law_what_runs_is_what_is_said_of_it(asked):
+    """Breaks when a combination is missing from every run, and nobody would see it; a run is longer than it is told to
+    be; or somebody who names a value gets a part of it."""
     try:
-        return select(FAILURES, asked)
+        cells = select(FAILURES, asked)
     except UsageError as error:
-        assume("unknown variant" not in str(error))
+        assume("unknown variant" not in str(error))  # that none of the chosen failures has it is another test's
         raise
+    values = named(asked)
+    here = [cell for cell in can_exist() if all(getattr(cell, axis) in values[axis] for axis in values)]
+    assert cells == [cell for cell in here if runs(cell, can_exist()[cell], asked)]
+    assert asked != EVERYTHING or cells == [*can_exist()]
 
 
-@given(NARROW)
-@settings(deadline=None, max_examples=15)
-@pytest.mark.slow
-def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
-    whole = EVERY_MODE if asked.checkpointing else DEFAULT
-    if asked.strategy:
-        whole = EVERY_STRATEGY_AND_MODE if asked.checkpointing else EVERY_STRATEGY
-    assert selected(asked) == [cell for cell in whole if named(asked, cell)]
-
-
-@given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
-@settings(deadline=None, max_examples=10)
-@pytest.mark.slow
-def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
-    results = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
-    assert results <= POSSIBLE
-    for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
-        if (
-            cell.life != FAILURES[cell.failure].life(cell.variant)
-            or cell.precision not in (precisions or PRECISIONS)
-            or cell.world_size not in (worlds or WORLD_SIZES)
-        ):
-            assert cell not in results, f"{cell.id} was not asked for"
-        elif not asked.checkpointing and cell not in DEFAULT_MODES:
-            assert cell not in results, f"{cell.id} is of a mode that was not asked for"
-        elif hybrid(cell) and not mechanism(cell) and not asked.strategy and not worlds:
-            assert cell not in results, f"{cell.id} costs four ranks that were not asked for"
-        elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
-            assert cell in results, f"{cell.id} was asked for and is left out"
-
-
-@pytest.mark.slow
-def test_naming_every_value_gives_every_possible_cell():
-    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
-    assert set(select(FAILURES, everything)) == POSSIBLE
-
-
-SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min_size=1)
+SOME = st.lists(st.deferred(lambda: st.sampled_from([*can_exist()])), min_size=1)
 
 
 @given(SOME, st.sampled_from(DEVICES))
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @pytest.mark.slow
 def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
     cells = [replace(cell, device=device) for cell in cells]
@@ -316,48 +228,44 @@ def test_an_unknown_name_is_refused_with_the_nearest(asked, nearest):
     assert nearest in str(refused.value) or "*" in str(asked), "the name that was meant is not among the nearest"
 
 
-@pytest.mark.parametrize("name", ["fp16", "float16", "half"])
-def test_a_precision_that_was_not_measured_is_said_to(name):
-    """Breaks when bf16 is offered to somebody who trains in fp16: they differ."""
-    with pytest.raises(UsageError, match="fp16 was not measured: --precision takes fp32 or bf16"):
-        select(FAILURES, Selection(precision=(name,)))
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [(Selection(precision=(name,)), "fp16 was not measured: .*bf16") for name in ("fp16", "float16", "half")]
+    + [(Selection(world_size=(2, size)), f"world size {size}: .*1, 2 or 4") for size in (-1, 0, 3, 8)],
+)
+def test_what_was_not_measured_is_said_to(asked, words):
+    """Breaks when bf16 is offered to somebody who trains in fp16, as they differ, or ranks would share a row."""
+    with pytest.raises(UsageError, match=words):
+        select(FAILURES, asked)
 
 
-@pytest.mark.parametrize("world", [-1, 0, 3, 8])
-def test_a_world_size_that_does_not_divide_the_batch_is_refused(world):
-    with pytest.raises(UsageError, match=f"world size {world}: .*1, 2 or 4"):
-        select(FAILURES, Selection(world_size=(2, world)))
-
-
-@every_failure
-def test_a_failures_folder_is_whole(failure):
-    folder = REPROS / failure.name
+def faults(failure):
+    """What is wrong with a failure's folder or its record."""
+    folder, names = REPROS / failure.name, [variant.name for variant in failure.variants]
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert text.count(markdown.BEGIN) == text.count(markdown.END) == 1, "`readme` has no place for what was measured"
-    assert text.index(markdown.BEGIN) < text.index(markdown.END)
-    assert (folder / "failure.py").read_text(encoding="utf-8").startswith('"""')
+    patterns = {pattern for variant in failure.variants for pattern in variant.strategies}
+    others = {*failure.also_raises} - {*failure.errors}
+    holds = {
+        "`readme` has no place for what was measured": 0 <= text.find(markdown.BEGIN) < text.find(markdown.END),
+        "`readme` has two such places": text.count(markdown.BEGIN) == text.count(markdown.END) == 1,
+        "failure.py has no docstring": (folder / "failure.py").read_text(encoding="utf-8").startswith('"""'),
+        "it says nothing of itself": failure.title and failure.since and failure.until,
+        "it has no record": failure.records and all(record.startswith("https://") for record in failure.records),
+        "nothing shows the failure": any(variant.remedy == "broken" for variant in failure.variants),
+        "two variants have one name": len(names) == len(set(names)),
+        "a pattern of no strategy": all(any(fnmatchcase(s, each) for s in strategies.names()) for each in patterns),
+        "a signature matches every error": not any(re.search(pattern, "") for pattern in failure.errors.values()),
+        "`other` stands for errors without a signature": "other" not in failure.errors,
+        "a signature knows any error": failure.signature("SomeError: nobody knows this one") == "other",
+        "a signature that no failure has": others <= {*Signature, *signal.Signals.__members__},
+    }
+    return [words for words, true in holds.items() if not true]
 
 
-@every_failure
-def test_a_failures_record_is_whole(failure):
-    assert failure.title and failure.since and failure.until
-    assert failure.records and all(record.startswith("https://") for record in failure.records)
-    assert any(variant.remedy == "broken" for variant in failure.variants), "nothing shows the failure"
-    names = [variant.name for variant in failure.variants]
-    assert len(names) == len(set(names)), "two variants have one name"
-    for variant in failure.variants:
-        for pattern in variant.strategies:
-            assert any(fnmatchcase(name, pattern) for name in strategies.names()), f"{pattern} is no strategy"
-
-
-@every_failure
-def test_signatures_are_patterns_that_tell_errors_apart(failure):
-    for name, pattern in failure.errors.items():
-        assert not re.compile(pattern).search(""), f"{name} matches every error"
-        assert failure.signature("SomeError: nobody knows this one") == "other"
-        assert name != "other", "this name stands for errors without a signature"
-    other = [name for name in failure.also_raises if name not in failure.errors]
-    assert {*other} <= {*Signature, *signal.Signals.__members__}, "a signature that no failure has"
+def test_every_failure_is_whole():
+    """Breaks when a folder or a record lacks what every command relies on, or a signature takes in what isn't its."""
+    every = {name: faults(failure) for name, failure in FAILURES.items()}
+    assert not {name: words for name, words in every.items() if words}
 
 
 def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
@@ -375,25 +283,9 @@ def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
     assert results["borrower"].errors == {"a": "one", "b": "three"}
 
 
-@pytest.mark.parametrize(("failure", "claim"), CLAIMS)
-def test_a_claim_can_be_put_to_the_test(failure, claim):
-    assert claim.text and claim.kind in KINDS
-    assert not claim.source or claim.source.startswith("https://"), "a source is a link, or there is none"
-    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that doesn't exist"
-    about = [cell for cell in DEFAULT if claims.chosen(failure, claim, cell)]
-    assert about, "`where` matches no cell of the default matrix"
-    assert bool(claim.swap) == (claim.kind in ("helps", "detects", "changes")), "nothing to compare with, or no need to"
-    swapped = [claims.swapped(failure, claim.swap, cell) for cell in about] if claim.swap else []
-    others = [other for cell, other in zip(about, swapped, strict=False) if other != cell or "stack" in claim.swap]
-    assert not claim.swap or any(other in DEFAULT for other in others), "`swap` leads to no cell that is ever run"
-    failing = dict.fromkeys(DEFAULT, Did("raises", "check"))
-    every = claims.verdict(failure, claim, failing, dict(failing))
-    assert every.word != "untested", "no run can ever say what became of the claim"
-
-
 def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
     """Breaks when `run --quick` leaves a variant out, or runs the broken ones only where nothing goes wrong."""
-    quick = measured.quick(DEFAULT)
+    quick = measured.quick(default())
     assert [(c.failure, c.variant) for c in quick] == [(f.name, v.name) for f in FAILURES.values() for v in f.variants]
     for failure in FAILURES.values():
         today = measured.outcomes(failure)

@@ -1,12 +1,11 @@
-"""What the rules expect on an older stack is what was recorded there."""
-
-from __future__ import annotations
+"""What was recorded of a failure: rules about an older stack expect it, and an answer says where it happens today."""
 
 import pytest
 
 from faultline.catalogue import loading
 from faultline.cells import expected
 from faultline.observations import measured, store
+from faultline.observations.matching import Hints, happens, judge
 
 
 @pytest.mark.parametrize("stack", measured.named_stacks())
@@ -25,3 +24,16 @@ def test_a_rule_about_versions_expects_what_was_recorded(stack):
             if expected.verdict(expectation, runs[-1].outcome, runs[-1].signature) != "expected":
                 wrong.append(f"{cell.id}: {rule.place} expects {expectation.outcome}, recorded {runs[-1].did}")
     assert not wrong
+
+
+def happening(failure, signature):
+    return happens(judge(loading.failures()[failure], signature, Hints(frozenset(["fsdp1-full"]))))
+
+
+def test_a_place_is_named_once_and_without_its_variants():
+    """Breaks when the same place stands there for each variant and precision, with the variant's name."""
+    for failure in loading.failures().values():
+        for signature in failure.errors:
+            texts = happening(failure.name, signature)
+            assert len({*texts}) == len(texts) and not [text for text in texts if " in broken" in text], texts
+    assert happening("fsdp_reference_model", "two-devices") == ["as misplaced (reference-model) under fsdp1-full"]

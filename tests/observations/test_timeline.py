@@ -87,51 +87,34 @@ def test_cells_that_are_added_ran_on_the_recorded_stacks():
 
 
 @given(timelines())
-def test_a_timeline_is_written_as_json(tmp_path_factory, answer):
-    """Breaks when the file of a run lacks an outcome, or its signature."""
+def test_a_timeline_is_written_as_json_and_has_a_row_for_each_variant(tmp_path_factory, answer):
+    """Breaks when the file of a run lacks an outcome or its signature, or a square shows too few cells."""
     file = tmp_path_factory.mktemp("timeline") / "timeline.json"
     timeline.write(file, answer)
     written = json.loads(file.read_text())
     assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in answer.stacks]
     assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in answer.cells.items()}
-
-
-def measured(name, outcome="trains", unusable=""):
-    one = entry(CELL, outcome)
-    return campaigns.Measured(name, "", [] if unusable else [one], unusable, {"trl": "1.0+cpu"})
-
-
-def test_what_can_not_be_installed_is_said_and_no_gap():
-    """Breaks when a month without a stack vanishes from the line of time, or looks like one in which all is well."""
-    answer = releases_timeline.gather(
-        [measured("2025-03-01", "raises"), measured("2025-04-01", unusable="no wheel")], [CELL]
-    )
-    assert answer.cells[CELL] == [Did("raises"), UNINSTALLABLE]
-    assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
-
-
-@given(timelines())
-def test_every_cell_is_in_the_row_of_its_variant(answer):
-    """Breaks when a square shows fewer cells than it stands for."""
     (row,) = timeline.series(answer)
     assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
     assert [point.total() for point in row.points] == [2] * len(answer.stacks)
 
 
-def test_no_text_gets_into_the_page_as_it_is(tmp_path):
-    """Breaks when a version or a resolver's words can close an element of the page."""
-    answer = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: [TRAINS]})
-    file = tmp_path / "timeline.html"
-    timeline_view.page(file, answer)
-    text = file.read_text()
-    assert "<script" not in text and "\x1b" not in text and "alert(" in text
+def test_what_can_not_be_installed_is_said_and_no_gap():
+    """Breaks when a month without a stack vanishes from the line of time, or looks like one in which all is well."""
+    raised = campaigns.Measured("2025-03-01", "", [entry(CELL, "raises")], "", {"trl": "1.0+cpu"})
+    answer = releases_timeline.gather([raised, campaigns.Measured("2025-04-01", unusable="no wheel")], [CELL])
+    assert answer.cells[CELL] == [Did("raises"), UNINSTALLABLE]
+    assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
 
 
-def test_one_bad_cell_of_many_is_on_the_page(tmp_path):
-    """Breaks when one bad cell of many can't be seen."""
-    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [TRAINS], OTHER: [DIFFERS]})
+def test_one_bad_cell_of_many_is_on_the_page_and_no_text_as_it_is(tmp_path):
+    """Breaks when one bad cell of many can't be seen, or a version or a resolver's words close an element."""
+    hostile = Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)
+    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01"), hostile], {CELL: [TRAINS] * 2, OTHER: [DIFFERS, TRAINS]})
     timeline_view.page(tmp_path / "timeline.html", answer)
-    assert '<td class="diverges" title="trains 1, diverges 1">≠1</td>' in (tmp_path / "timeline.html").read_text()
+    text = (tmp_path / "timeline.html").read_text()
+    assert '<td class="diverges" title="trains 1, diverges 1">≠1</td>' in text
+    assert "<script" not in text and "\x1b" not in text and "alert(" in text
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,26 @@
 
 import json
 import shlex
+from math import ceil, log2
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.expected import Expectation
-from faultline.releases import bisect, bisection
-from faultline.runs import cache, folders, results, storage
+from faultline.releases import bisect, bisection, search
+from faultline.runs import cache, folders, storage
 from faultline.runs.cache import Cache
-from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.stacks import environments, index, requests
 from faultline.stacks.environments import Environment, Uninstallable
 from faultline.stacks.index import Release
+from tests.support import entries
 
 CELL = "fsdp_reference_model/grpo-broken/fsdp2/off/fp32/w2/cpu"
 RELEASES = [Release(f"0.{16 + number}.0", f"2025-{4 + number // 28:02}-{1 + number % 28:02}") for number in range(40)]
+INSTALLED = ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
 FAILS, TRAINS = Judgement(Outcome.MISPLACED, "reference-model", "rank 0 holds it all"), Judgement(Outcome.TRAINS)
 ANOTHER = Judgement(Outcome.RAISES, "other", "TypeError: something else")
 
@@ -27,7 +30,7 @@ class World:
     """A world of releases in which ranks' and uv's part is played: what a stack does is a function of its versions."""
 
     def __init__(self):
-        self.does = lambda versions, time: TRAINS
+        self.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
         self.others = lambda release: {"transformers": "5.0.0"}  # what a dated stack has beside it
         self.unresolvable = set()
         self.made, self.ran = [], []
@@ -49,11 +52,7 @@ class World:
         judged = self.does(environments.pins(lock), self.ran.count(lock))
         if isinstance(judged, Exception):
             raise judged
-        writer = storage.Writer(folder)
-        for cell in cells:
-            writer.add(results.result(cell, judged, Ended([]), {"trl": "1.0"}, Expectation(), "expected"))
-            keep.add(folder.results()[-1])
-        writer.close()
+        entries.played(folder, cells, judged, keep.add)
 
 
 @pytest.fixture
@@ -63,13 +62,10 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "make", made.make)
     monkeypatch.setattr(folders, "measure", made.measure)
     monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
-    monkeypatch.setattr(
-        requests, "installed", lambda without=(): ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
-    )
+    monkeypatch.setattr(requests, "installed", lambda without=(): INSTALLED)
     monkeypatch.setattr(index, "releases", lambda package: RELEASES)
-    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(storage.runs, "__defaults__", (tmp_path,))
+    for function in (storage.new_run, storage.latest_run, storage.runs):
+        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
     return made
 
 
@@ -89,27 +85,20 @@ def minor(versions):
     return int(versions["trl"].split(".")[1])
 
 
-@pytest.mark.parametrize("others", ["dated", "fixed"])
-@pytest.mark.parametrize("first", [17, 30, 37, 55])
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(("others", "first"), [("dated", 17), ("fixed", 30), ("dated", 37), ("fixed", 55)])
 @pytest.mark.parametrize("direction", ["--fixed", "--introduced"])
-def test_the_first_release_is_found(world, bisected, direction, first, others):
-    """Breaks when the wrong release is named, in either direction, or with more environments than promised."""
+def test_the_first_release_is_found(world, bisected, direction, first, others, told):
+    """Breaks when the wrong release is named, in either direction, or with more environments than promised; or when
+    somebody who doesn't know the direction, which the newest release gives, is told that there is nothing."""
     sides = (FAILS, TRAINS) if direction == "--fixed" else (TRAINS, FAILS)
     world.does = lambda versions, time: sides[minor(versions) >= first]
-    code, out, answer = bisected(direction, "--others", others)
+    code, out, answer = bisected(*[direction] * told, "--others", others)
     assert (code, answer["before"]["version"], answer["after"]["version"]) == (0, f"0.{first - 1}.0", f"0.{first}.0")
+    assert answer["direction"] == direction.removeprefix("--")
     assert len(world.made) == answer["environments"] <= 7, "a bisect over 40 releases needs at most 7 environments"
     assert "confidence: 3 of 3 runs on both sides" in out and RELEASES[first - 16].date in out
     assert answer["between"] == answer["skipped"] == []
-
-
-@pytest.mark.parametrize(("sides", "direction"), [((FAILS, TRAINS), "fixed"), ((TRAINS, FAILS), "introduced")])
-def test_without_a_direction_the_newest_release_gives_it(world, bisected, sides, direction):
-    """Breaks when bisect FAILURE PACKAGE alone finds nothing where there is something."""
-    world.does = lambda versions, time: sides[minor(versions) >= 30]
-    code, _, answer = bisected()
-    assert (code, answer["direction"], answer["after"]["version"]) == (0, direction, "0.30.0")
-    assert len(world.made) <= 7
 
 
 @pytest.mark.parametrize(
@@ -129,7 +118,7 @@ def test_no_change_is_said_to_be_none(world, bisected, judged, direction, expect
 
 
 def test_what_cant_tell_is_skipped_with_its_reason(world, bisected):
-    """Breaks when a release that can't be installed, or fails in another way, is blamed or cleared."""
+    """Breaks when a release that can't be installed, or fails in another way, is blamed or cleared, also if all do."""
     world.unresolvable = {"0.30.0"}
     odd = {31: ANOTHER, 32: Judgement(Outcome.IMPOSSIBLE, "", "this stack lacks it"), 33: NeverReady("no server")}
     world.does = lambda versions, time: odd.get(minor(versions), TRAINS if minor(versions) > 31 else FAILS)
@@ -143,26 +132,22 @@ def test_what_cant_tell_is_skipped_with_its_reason(world, bisected):
         "0.32.0": "impossible: this stack lacks it",
         "0.33.0": "no server",
     }
-
-
-def test_nothing_to_go_by_is_undecided(world, bisected):
-    """Breaks when a stack on which the suite can't run counts as one on which the failure is gone."""
     world.unresolvable = {release.version for release in RELEASES[:-1]}
-    assert bisected("--fixed")[0] == 3
+    assert bisected("--fixed", "--fresh")[0] == 3
     world.unresolvable = {release.version for release in RELEASES}
-    code, out, _ = bisected("--fixed")
+    code, out, _ = bisected("--fixed", "--fresh")
     assert code == 3 and "undecided: no release of trl in the range gives an answer" in out
 
 
 @pytest.mark.slow
 def test_a_flake_at_the_boundary_is_overruled(world, bisected):
     """Breaks when one run that went wrong moves the answer by a release, or by twenty."""
-    true = lambda versions: TRAINS if minor(versions) >= 30 else FAILS  # noqa: E731
+    true = world.does
     for liar in (25, 29, 30, 35, 45):
         lies = {TRAINS: FAILS, FAILS: TRAINS}
         world.ran.clear()
         world.does = lambda versions, time, liar=liar, lies=lies: (
-            lies[true(versions)] if minor(versions) == liar and time == 1 else true(versions)
+            lies[true(versions, time)] if minor(versions) == liar and time == 1 else true(versions, time)
         )
         code, out, answer = bisected("--fixed")
         assert (code, answer["before"]["version"], answer["after"]["version"]) == (0, "0.29.0", "0.30.0"), f"0.{liar}.0"
@@ -184,7 +169,6 @@ def test_other_errors_count_only_if_they_are_named(world, bisected):
 @pytest.mark.slow
 def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked, monkeypatch):
     """Breaks when a bisect that was stopped after an hour begins from nothing, or with other releases."""
-    first = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         stopped = world.measure
 
@@ -193,7 +177,6 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
                 raise KeyboardInterrupt
             stopped(*args, **more)
 
-        world.does = first
         patch.setattr(folders, "measure", stops)
         assert bisected("--fixed")[0] == 130
     before = list(world.ran)
@@ -211,7 +194,6 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
 @pytest.mark.slow
 def test_another_bisect_over_the_same_releases_measures_nothing(world, bisected):
     """Breaks when a question that was answered takes as long as the first time, or repeats are echoes."""
-    world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
     _, _, first = bisected("--fixed")
     ran = list(world.ran)
     assert ran.count(first["after"]["lock"]) == 3, "each run of a side is a measurement"
@@ -242,7 +224,6 @@ def test_of_several_packages_the_ones_that_matter_are_named(world, bisected):
 def test_a_package_that_did_it_alone_takes_one_trial(world, bisected):
     """Breaks when the likeliest culprit isn't tried first."""
     world.others = lambda release: {"transformers": f"5.{release.split('.')[1]}.0", "numpy": release}
-    world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
     _, _, answer = bisected("--fixed", "--blame")
     assert answer["blame"]["packages"] == ["trl"] and answer["blame"]["minimal"] and len(answer["blame"]["trials"]) == 1
 
@@ -250,7 +231,6 @@ def test_a_package_that_did_it_alone_takes_one_trial(world, bisected):
 def test_mixtures_that_cant_be_installed_leave_a_doubt(world, bisected, monkeypatch):
     """Breaks when a whole set is called the cause because none of its parts could be tried."""
     world.others = lambda release: {"transformers": f"5.{release.split('.')[1]}.0"}
-    world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
 
     def ready(stack):
         if stack.name.startswith("trial"):
@@ -265,7 +245,6 @@ def test_mixtures_that_cant_be_installed_leave_a_doubt(world, bisected, monkeypa
 
 def test_the_command_of_a_side_repeats_it(world, bisected):
     """Breaks when the command that is printed runs another cell or names another stack."""
-    world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
     world.others = lambda release: {"transformers": "4.50.0", "torch": "2.13.0+cpu", "numpy": "2.0"}
     for others, stack in (("fixed", "trl==0.30.0"), ("dated", "trl==0.30.0 transformers==4.50.0")):
         _, out, answer = bisected("--fixed", "--others", others)
@@ -298,10 +277,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--resume"], "no bisect run with these options"),
         (["--cell", "", "--failure", "fsdp_reference_modl"], "did you mean fsdp_reference_model"),
         (["--cell", ""], "bisect needs a failure"),
-        (
-            ["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"],
-            "that is 23 cells, and a bisect is about 6",
-        ),
+        (["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"], "that is 23 cells, and a bisect"),
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],
 )
@@ -324,7 +300,7 @@ def test_a_mistake_is_one_line(world, asked, tmp_path, argv, expected):
 )
 def test_a_failure_is_looked_at_as_it_was_reported(world, asked, tmp_path, options, cell):
     """Breaks when a bisect without a cell runs sixty of them, or another precision or world size."""
-    assert asked("bisect", "--package", "trl", "--fixed", "--failure", "grpo_lora_no_grad", *options)[0] == 1
+    assert asked("bisect", "--package", "trl", "--fixed", "--failure", "grpo_lora_no_grad", *options)[0] == 0
     [file] = tmp_path.glob("bisect-*/bisect.json")
     assert json.loads(file.read_text())["cells"] == [f"grpo_lora_no_grad/{cell}"]
 
@@ -343,3 +319,107 @@ def test_the_range_begins_with_the_newest_release_of_the_first_stack():
     assert [each.version for each in bisect.within("trl", matches, "", "")] == ["0.15.2", "0.16.0"]
     assert len(bisect.within("trl", matches, "0.14", "")) == 3
     assert len(bisect.within("x", [Release("1"), Release("2")], "", "")) == 2
+
+
+# The searches: few looks, no lie where something can't be looked at, the smallest set.
+
+
+ROWS = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=60)
+
+
+def looked(row):
+    """The boundary of a row, and the places that were looked at, in their order."""
+    places = []
+
+    def look(place):
+        places.append(place)
+        return row[place]
+
+    return search.boundary(len(row), look), places
+
+
+@given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count))))
+def test_every_boundary_is_found_with_few_looks(case):
+    """Breaks when a pair of releases is wrong, or a bisect makes more environments than it must."""
+    count, old = case
+    results, places = looked([False] * old + [True] * (count - old))
+    looks = 1 + ceil(log2(count))  # seven for forty releases
+    assert len(places) == len(set(places)) <= looks, "more looks than a binary search needs"
+    assert not results.between and not results.skipped
+    assert results.before == (old - 1 if old else None)
+    assert results.after == (old if old < count else None)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.sets(st.integers(0, 120)))
+def test_what_cant_be_looked_at_never_moves_the_boundary(old, new, hidden):
+    """Breaks when a release that can't be installed is blamed, or cleared."""
+    row = [False] * old + [True] * new
+    masked = [None if place in hidden else value for place, value in enumerate(row)]
+    results, places = looked(masked)
+    assert len(places) == len(set(places))
+    assert results.before is None or results.before < old, "a place of the new side was taken for one of the old"
+    assert results.after is None or results.after >= old, "a place of the old side was taken for one of the new"
+    assert all(masked[place] is None and place in results.skipped for place in results.between), "not all was tried"
+    assert results.both == (True in masked and False in masked)
+
+
+@given(ROWS)
+def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
+    """Breaks when a pair is named whose two sides do the same."""
+    results, places = looked(row)
+    assert set(results.skipped) == {place for place in places if row[place] is None}
+    if results.both:
+        assert row[results.before] is False and row[results.after] is True and results.before < results.after
+    assert all(row[place] is None for place in results.between)
+    answer = [value for value in row if value is not None]
+    if not answer:
+        assert results.before is results.after is None
+    elif not answer[-1]:
+        assert results.after is None and row[results.before] is False, "the newest is not of the new side"
+    elif results.before is None:
+        assert row[results.after] is True
+
+
+def test_a_row_of_skips_is_left_in_strides():
+    """Breaks when a whole year that can't be installed is tried release by release."""
+    _, places = looked([False] * 10 + [None] * 60 + [False] * 10 + [True] * 20)
+    assert len(places) < 20
+    results, _ = looked([False] * 20 + [None] * 60 + [True] * 20)
+    assert (results.before, results.after, len(results.between)) == (19, 80, 60)
+
+
+NAMES = [f"package{number}" for number in range(12)]
+SETS = st.sets(st.sampled_from(NAMES), min_size=1)
+
+
+@given(SETS, st.sets(st.integers(1, 12)))
+def test_the_smallest_set_of_a_cause_is_that_cause(cause, first):
+    """Breaks when an innocent package is blamed, or half of a pair that acts together is."""
+    results = search.smallest(NAMES, lambda items: cause <= set(items), sorted(first))
+    assert set(results.items) == cause and results.minimal
+
+
+@given(st.sampled_from(NAMES))
+def test_one_cause_takes_few_tries(cause):
+    """Breaks when every changed package is tried by itself, each in an environment."""
+    asked = []
+    search.smallest(NAMES, lambda items: asked.append(items) or cause in items)
+    assert len(asked) <= 1 + ceil(log2(len(NAMES)))
+
+
+ANSWERS = st.dictionaries(st.frozensets(st.sampled_from(NAMES[:5])), st.sampled_from([True, False, None]))
+
+
+@given(ANSWERS, st.sampled_from([True, False, None]), st.integers(0, 20))
+def test_a_set_that_is_named_was_seen_to_be_enough(answers, otherwise, limit):
+    """Breaks when a set is blamed that nobody tried, or one after the last try."""
+    asked = {}
+
+    def holds(items):
+        assert items not in asked, "the same set was tried twice"
+        asked[items] = answers.get(frozenset(items), otherwise) if len(asked) < limit else None
+        return asked[items]
+
+    results = search.smallest(NAMES[:5], holds, [1, 4])
+    assert results.items == tuple(NAMES[:5]) or asked[results.items] is True
+    assert not (results.minimal and None in asked.values()), "a set that can't be tried leaves a doubt"

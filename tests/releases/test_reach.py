@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline import strategies
 from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection, select
 from faultline.ranks import executed
-from faultline.releases import is_safe_view, reach, side_by_side, units
+from faultline.releases import is_safe, is_safe_view, reach, scope, side_by_side, units
+from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
+from faultline.releases.scope import USUAL, How
 from faultline.releases.units import BODY, Unit
 from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
@@ -97,9 +103,8 @@ def test_what_differs_is_named_and_nothing_else(old, new, expected):
     assert differing(old, new) == expected | ({BODY} if new == "def" else set())
 
 
-def test_every_function_is_a_unit():
-    """Breaks when a method, a local function or one that is defined twice is in nobody's digest."""
-    assert {*units.units(MODULE.encode())} == NAMES
+def test_what_is_no_module_is_one_unit():
+    """Breaks when a file that Python can't read has no digest, or ends the comparison."""
     assert units.units(b"") == {} and {*units.units(b"def (:")} == {BODY} and {*units.units(b"\x00")} == {BODY}
 
 
@@ -150,29 +155,29 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
     assert {*ran["package/used.py"]} <= NAMES
 
 
+CLASS = next(each for each in compile("class A: x = 1", "", "exec").co_consts if hasattr(each, "co_flags"))
+FUNCTION = (lambda: 1).__code__
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("code", "name", "expected"),
     [
-        ("f", "f"),
-        ("f.<locals>.g", "f.<locals>.g"),
-        ("f.<locals>.<lambda>", "f"),
-        ("A.f.<locals>.<listcomp>.<lambda>", "A.f"),
-        ("<module>", BODY),
-        ("<lambda>", BODY),
-        ("f.<locals>.g.<locals>.<genexpr>", "f.<locals>.g"),
+        (CLASS, "A", BODY),
+        (CLASS, "A.B", BODY),
+        (CLASS, "f.<locals>.A.B", "f"),
+        (FUNCTION, "f", "f"),
+        (FUNCTION, "f.<locals>.g", "f.<locals>.g"),
+        (FUNCTION, "f.<locals>.<lambda>", "f"),
+        (FUNCTION, "A.f.<locals>.<listcomp>.<lambda>", "A.f"),
+        (FUNCTION, "<module>", BODY),
+        (FUNCTION, "<lambda>", BODY),
+        (FUNCTION, "f.<locals>.g.<locals>.<genexpr>", "f.<locals>.g"),
     ],
 )
-def test_code_without_a_name_is_that_of_the_function_around_it(name, expected):
-    """Breaks when a lambda or a comprehension that ran is taken for nothing of the release."""
-    code = (lambda: 1).__code__.replace(co_qualname=name)
-    assert executed.named(code) == expected
-
-
-@pytest.mark.parametrize(("name", "expected"), [("A", BODY), ("A.B", BODY), ("f.<locals>.A.B", "f")])
-def test_the_body_of_a_class_is_no_function(name, expected):
-    """Breaks when a module that is only imported is taken for one of which a function runs, as it has a class."""
-    [body] = (each for each in compile("class A: x = 1", "file", "exec").co_consts if hasattr(each, "co_flags"))
-    assert executed.named(body.replace(co_qualname=name)) == expected
+def test_code_without_a_name_is_that_of_the_function_around_it(code, name, expected):
+    """Breaks when a lambda or a comprehension that ran is taken for nothing of the release, or a module that is only
+    imported for one of which a function runs, as it has a class."""
+    assert executed.named(code.replace(co_qualname=name)) == expected
 
 
 CELLS = cells(40)
@@ -219,9 +224,8 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     assert both.ordered(CELLS) == covers.ordered(CELLS) and both.affected(CELLS) == covers.affected(CELLS)
     assert asked == CELLS[3 : 3 + reach.SEVERAL]
     del asked[:]
-    assert covers.within(CELLS[:3]).on(Environment("python", ""), 2).reached == frozenset() and not asked, (
-        "none of them ran"
-    )
+    none = covers.within(CELLS[:3]).on(Environment("python", ""), 2)
+    assert none.reached == frozenset() and not asked, "none of them ran"
 
 
 @pytest.mark.parametrize(
@@ -245,9 +249,8 @@ def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apa
     monkeypatch.setattr(reach.units, "packages_of", lambda python: Path(python))
     monkeypatch.setattr(reach.units, "changed", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
     monkeypatch.setattr(reach.executed, "of", lambda *_: recorded)
-    monkeypatch.setattr(
-        reach.executed, "representatives", lambda _, cells: {c: replace(c, precision="fp32") for c in cells}
-    )
+    stand_for = lambda _, cells: {cell: replace(cell, precision="fp32") for cell in cells}  # noqa: E731
+    monkeypatch.setattr(reach.executed, "representatives", stand_for)
     covers = reach.of((Environment("python", ""),) * 2, packages, asked, 1)
     assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
 
@@ -267,18 +270,16 @@ def test_the_answer_says_what_it_covers():
     assert "not reached: trl/b.py:g<h>" in lines and "numpy" in lines[-1]
     given = is_safe_view.Answer("a", "b", [], compared(["trains"], ["trains"]), reach=covers, scope=lines)
     assert "`not reached: trl/b.py:g<h>`" in is_safe_view.markdown(given)
-    assert is_safe_view.data(given)["reach"] == {
-        "trl": {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
-    }
+    numbers = {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
+    assert is_safe_view.data(given)["reach"] == {"trl": numbers}
     assert covers.within(CELLS[1:]).lines()[0].startswith("the cells execute 0 of 2 "), "of cells that did not run"
     assert Reach().lines() == []
 
 
 def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     """Breaks when somebody waits for all cells to learn of the first, or a cell that failed before ends it."""
-    before = {
-        cell: entry(cell, text) for cell, text in zip(CELLS, ["raises:other:E: x", "trains", "trains"], strict=False)
-    }
+    texts = ["raises:other:E: x", "trains", "trains"]
+    before = {cell: entry(cell, text) for cell, text in zip(CELLS, texts, strict=False)}
     watch = side_by_side.Watch(False, before)
     for cell in before:
         watch.see(entry(cell, "raises:other:E: x"))
@@ -290,3 +291,96 @@ def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     with pytest.raises(side_by_side.Enough):
         watch.see(entry(CELLS[1], "diverges:differs:w"))
     assert watch.enough
+
+
+# Which cells run: all that a release may change, and of the others a sample.
+
+
+ONE = frozenset(UNITS[:1])
+SOME = st.sets(st.sampled_from(CELLS)).map(frozenset)
+
+
+def share(cells, every):
+    return -(-len(cells) // every)
+
+
+@given(SOME, SOME)
+def test_what_may_change_runs_and_of_the_others_a_sample(one, other):
+    """Breaks when a cell doesn't run that a release may change, or none of those that show that it can't."""
+    apart, alike = one, other - one
+    some = scope.some(Reach(ONE, apart=apart, alike=alike), CELLS, USUAL)
+    assert {*CELLS} - apart - alike <= {*some} and some == [cell for cell in CELLS if cell in {*some}]
+    assert len(apart & {*some}) == share(apart, scope.TENTH) and len(alike & {*some}) == share(alike, scope.THIRD)
+    some = scope.some(Reach(ONE, {}, {cell: int(cell in one) for cell in CELLS}), CELLS, How("affected"))
+    assert one <= {*some} and len({*some} - one) == share({*CELLS} - one, scope.TENTH)
+    assert scope.some(Reach(), CELLS, How("affected", most=5)) == CELLS, "nothing is known, so nothing is left out"
+
+
+@pytest.mark.slow
+def test_one_cell_of_each_failure_stands_for_all():
+    """Breaks when what runs ahead of a recording lacks a failure or an engine, or takes minutes itself."""
+    every = scope.default(select(failures(), Selection.parse()))
+    first = scope.one_of_each(every)
+    assert {cell.failure for cell in first} == {cell.failure for cell in every} and {*first} <= {*every}
+    assert len(first) <= 2 * len({cell.failure for cell in every})
+    engines = Counter(strategies.engine(cell.strategy) for cell in first)
+    assert {*engines} >= {"ddp", "zero2", "zero3", "fsdp1", "fsdp2"} and max(engines.values()) < len(first) / 2
+    assert scope.one_of_each([]) == []
+
+
+def test_few_cells_cover_what_very_many_have():
+    """Breaks when --affected takes half an hour for a function that all cells execute, or no cell has a variant, mode,
+    strategy, precision or world size that many have."""
+    every = select(failures(), Selection.parse(failure="zero*,ddp*"))
+    few = scope.covering(every)
+    assert len(few) < len(every) / 2
+
+    def have(cells, *axes):
+        return {tuple(getattr(cell, axis) for axis in axes) for cell in cells}
+
+    for axes in (
+        ("failure", "variant", "checkpointing", "life"),
+        ("strategy", "checkpointing"),
+        ("strategy", "precision"),
+        ("strategy", "world_size"),
+    ):
+        assert have(few, *axes) == have(every, *axes)
+    engines = [{(cell.failure, cell.strategy.partition("-")[0]) for cell in cells} for cells in (few, every)]
+    assert engines[0] == engines[1]
+    covers = Reach(ONE, {}, dict.fromkeys(every, 1))
+    assert scope.some(covers, every, How("affected", most=len(every))) == every
+    some = scope.some(covers, every, How("affected", most=len(every) - 1))
+    assert {*few} <= {*some} and len(some) == len(few) + share({*every} - {*few}, scope.TENTH)
+
+
+def test_what_did_not_run_is_said():
+    """Breaks when an answer is about a part of the cells, and hides which, or says it of all of them."""
+    apart, alike = frozenset(CELLS[:20]), frozenset(CELLS[20:32])
+    covers = Reach(ONE, apart=apart, alike=alike)
+    ran = scope.some(covers, CELLS, USUAL)
+    assert scope.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
+        "20 cells execute nothing of peft or trl: 2 of them ran as a sample",
+        "12 cells execute nothing that changed, or what another one does in another precision or world size:"
+        " 4 of them ran as a sample",
+        "--all runs all",
+    ]
+    assert scope.narrowing(covers, CELLS, CELLS, USUAL, ["trl"]) == []
+    covers = Reach(ONE, {}, {cell: int(cell not in apart) for cell in CELLS})
+    for ran, of_each in ((CELLS[18:], ""), (CELLS[18:24], ": 4 of them ran, some of each variant and strategy")):
+        [line] = scope.narrowing(covers, CELLS, ran, How("affected"), ["trl"])
+        assert line == f"--affected: 20 cells execute what changed{of_each}, and 2 of the 20 others are a sample"
+
+
+def test_what_fewer_cells_would_have_said_is_known_from_the_whole():
+    """Breaks when the replay calls a bump seen, and none of its cells runs by default or with --affected."""
+    whole = compared(["trains"] * 40, ["trains"] * 39 + ["raises:other:E: x"])
+    assert whole.verdict is Safety.NOT_SAFE
+    every = cells(40)
+    for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, {}, touched))
+        narrowed = is_safe.narrowed(given, every, How("affected"))
+        assert narrowed.verdict is verdict and narrowed.cells < 10
+    for apart, verdict in ((every[:39], Safety.NOT_SAFE), (every, Safety.SAFE)):
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, apart=frozenset(apart)))
+        narrowed = is_safe.narrowed(given, every, USUAL)
+        assert narrowed.verdict is verdict and narrowed.cells <= 5

@@ -21,43 +21,29 @@ from tests.support import entries
 FAILURE = failures()["grpo_lora_no_grad"]
 
 
-@pytest.mark.parametrize("name", [name for name, failure in failures().items() if not failure.reported])
-def test_what_has_no_other_stack_shows_today(name):
-    """Breaks when a failure shows neither today nor on a stack of its own, so that nobody could see it."""
-    failure = failures()[name]
-    did = {c: answer for c, answer in measured.outcomes(failure).items() if failure.variant(c.variant).broken}
-    assert any(outcome not in ("trains", "impossible", "invalid") for outcome, _ in did.values())
-
-
-PAIRS = [name for name, failure in failures().items() if failure.reported and failure.reported.good]
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_the_rules_tell_the_two_stacks_of_a_pair_apart(name):
-    """Breaks when the first good release was never measured, or the rules don't say what it does."""
-    failure = failures()[name]
+def unseen(failure):
+    """Why nobody could see a failure: today, or as it was reported."""
+    if not failure.reported:
+        did = {c: answer for c, answer in measured.outcomes(failure).items() if failure.variant(c.variant).broken}
+        shows = any(outcome not in ("trains", "impossible", "invalid") for outcome, _ in did.values())
+        return "" if shows else "it shows neither today nor on a stack of its own"
+    old, good = failure.reported.stack, failure.reported.good
+    if not {old, good or old} <= {*requests.named()}:
+        return "a stack that there isn't"
     cell = reproduce.as_reported(failure, failure.reported, "cpu")
-    did = {stack: measured.outcomes(failure, stack) for stack in (failure.reported.stack, failure.reported.good)}
-    assert cell in claims.showing(failure, did[failure.reported.stack])
-    assert did[failure.reported.good][cell][0] == "trains"
+    if cell not in selection.select(failures(), Selection(failure=(failure.name,))):
+        return "it was reported in no cell of the default matrix"
+    if not good:
+        return "no release shows that it is gone" if measured.shown_on(failure) != "today" else ""
+    shown = cell in claims.showing(failure, measured.outcomes(failure, old))
+    gone = measured.outcomes(failure, good)[cell][0] == "trains"
+    return "" if shown and gone else "its two stacks do not differ"
 
 
-OLDER = [name for name, failure in failures().items() if measured.shown_on(failure) != "today"]
-
-
-@pytest.mark.parametrize("name", OLDER)
-def test_what_only_older_releases_show_has_its_pair(name):
-    assert name in PAIRS
-
-
-@pytest.mark.parametrize("name", [name for name, failure in failures().items() if failure.reported])
-def test_every_failure_says_where_it_was_reported(name):
-    """Breaks when a failure's stack or place is misspelt, or no cell of the default matrix."""
-    failure = failures()[name]
-    assert failure.reported.stack in requests.named()
-    assert not failure.reported.good or failure.reported.good in requests.named()
-    cell = reproduce.as_reported(failure, failure.reported, "cpu")
-    assert cell in selection.select(failures(), Selection(failure=(name,)))
+def test_every_failure_can_be_seen_where_it_is_said_to_show():
+    """Breaks when a failure's stack or place is misspelt, or the first good release was never measured."""
+    every = {name: unseen(failure) for name, failure in failures().items()}
+    assert not {name: why for name, why in every.items() if why}
 
 
 def entry(outcome, signature="", error=None):
@@ -66,36 +52,30 @@ def entry(outcome, signature="", error=None):
     return entries.entry(cell, outcome, signature, detail="d\x1b[2J", rank=0, ranks=(rank,))
 
 
-@pytest.mark.parametrize(
-    ("outcome", "signature", "shows"),
-    [
-        ("raises", "no-grad-fn", True),
-        ("raises", "other", False),
-        ("raises", "marked-ready-twice", False),  # another failure's, which these models meet too
-        ("diverges", "unmoved", True),
-        ("misplaced", "reference-model", True),
-        ("trains", "", False),
-        ("impossible", "", False),
-        ("invalid", "evidence", False),
-    ],
-)
-def test_only_the_documented_error_is_the_failure(outcome, signature, shows):
+def test_only_the_documented_error_is_the_failure():
     """Breaks when something else that fails on an old stack passes for the failure."""
-    assert results.shows(FAILURE, entry(Outcome(outcome), signature)) is shows
+    shows = [("raises", "no-grad-fn"), ("diverges", "unmoved"), ("misplaced", "reference-model")]
+    another = ("raises", "marked-ready-twice")  # which these models meet too
+    others = [another, ("raises", "other"), ("trains", ""), ("impossible", ""), ("invalid", "evidence")]
+    assert [did for did in (*shows, *others) if results.shows(FAILURE, entry(Outcome(did[0]), did[1]))] == shows
+
+
+def shown(*both):
+    """What the terminal shows of a failure on two stacks."""
+    out = io.StringIO()
+    cell = reproduce.as_reported(FAILURE, FAILURE.reported, "cpu")
+    reproduce.show(Console(file=out, width=100), FAILURE, cell, both, "")
+    return out.getvalue()
 
 
 def test_both_outcomes_are_shown_with_their_errors():
     """Breaks when one side's error is lost, or text from it reaches the terminal as it is."""
     error = RankError("RuntimeError", "m", "Traceback\nRuntimeError: \x1b]0;owned\x07no grad")
     versions = {"trl": "0.15.2", "torch": "2.13.0+cpu"}
-    both = [
+    text = shown(
         campaigns.Measured("trl-0.15.2", "", [entry("raises", "no-grad-fn", error)], "", versions),
         campaigns.Measured("today", "", [entry("trains")], "", {"trl": "1.16.0", "torch": "2.13.0"}),
-    ]
-    out = io.StringIO()
-    cell = reproduce.as_reported(FAILURE, FAILURE.reported, "cpu")
-    reproduce.show(Console(file=out, width=100), FAILURE, cell, both, "")
-    text = out.getvalue()
+    )
     assert "raises (no-grad-fn)" in text and "trains" in text and "0.15.2" in text and "1.16.0" in text
     assert "RuntimeError: no grad" in text and "\x1b" not in text
     assert "--stack 'trl-0.15.2'" in text
@@ -103,12 +83,9 @@ def test_both_outcomes_are_shown_with_their_errors():
 
 def test_a_stack_that_can_not_be_had_is_an_outcome():
     """Breaks when a package that is gone from the index ends in a traceback."""
-    both = [campaigns.Measured("trl-0.15.2", unusable="no wheel"), campaigns.Measured("today", "", [entry("trains")])]
-    out = io.StringIO()
-    reproduce.show(
-        Console(file=out, width=100), FAILURE, reproduce.as_reported(FAILURE, FAILURE.reported, "cpu"), both, ""
-    )
-    assert "uninstallable" in out.getvalue() and "no wheel" in out.getvalue()
+    gone = campaigns.Measured("trl-0.15.2", unusable="no wheel")
+    text = shown(gone, campaigns.Measured("today", "", [entry("trains")]))
+    assert "uninstallable" in text and "no wheel" in text
 
 
 SHOWS = ("diverges", "differs")
@@ -129,7 +106,7 @@ SHOWS = ("diverges", "differs")
 )
 def test_the_exit_code_says_whether_it_was_shown(monkeypatch, old, good, code):
     """Breaks when a script reads that a failure was shown, or is gone, from a cell that proves nothing."""
-    failure = failures()[PAIRS[0]]
+    failure = next(each for each in failures().values() if each.reported and each.reported.good)
     did = {failure.reported.stack: old, failure.reported.good: good, "today": ("trains",)}
 
     def measure(campaign, name, stack, cells):

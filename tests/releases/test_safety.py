@@ -78,34 +78,29 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("raises:no-grad-fn:F: y", "invalid:reference:F: y (in one process)", Kind.LOST, NOT_SAFE),
         ("trains", None, Kind.INFRA, UNKNOWN),
         (None, "trains", Kind.INFRA, UNKNOWN),
+        ("trains", "trains", None, SAFE),
+        ("trains::1e-6", "trains::2e-6", None, SAFE),
+        ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done", None, SAFE),
+        (
+            "raises:other:E: Output 0 of Split at /a/b.py:3",
+            "raises:other:E: Output 9 of Split at /c/d.py:4",
+            None,
+            SAFE,
+        ),
+        ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7", None, SAFE),
+        ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed", None, SAFE),
+        ("impossible::needs a GPU", "impossible::needs two", None, SAFE),
+        ("invalid:evidence:a", "invalid:server:b", None, SAFE),
+        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4", None, SAFE),
+        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4", None, SAFE),
     ],
 )
 def test_each_kind_of_change_is_known(before, after, kind, verdict):
-    """Breaks when a seeded change gets another name or another verdict; a cell beside it trains on both stacks."""
+    """Breaks when a change gets another name or another verdict, or when numbers, paths or the first rank make a
+    harmless release look different; a cell beside it trains on both stacks."""
     results = compared(["trains", before], ["trains", after])
-    assert [(change.kind, change.cell) for change in results.changes] == [(kind, cells(2)[1])]
+    assert [(change.kind, change.cell) for change in results.changes] == ([(kind, cells(2)[1])] if kind else [])
     assert results.verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("trains", "trains"),
-        ("trains::1e-6", "trains::2e-6"),
-        ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done"),
-        ("raises:other:E: Output 0 of Split at /a/b.py:3", "raises:other:E: Output 9 of Split at /c/d.py:4"),
-        ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7"),
-        ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed"),
-        ("impossible::needs a GPU", "impossible::needs two"),
-        ("invalid:evidence:a", "invalid:server:b"),
-        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4"),
-        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4"),
-    ],
-)
-def test_near_misses_are_no_changes(before, after):
-    """Breaks when numbers, paths or the rank that was first make a harmless release look different."""
-    results = compared(["trains", before], ["trains", after])
-    assert not results.changes and results.verdict is SAFE
 
 
 def test_without_proof_the_reason_is_told_alone():
@@ -115,28 +110,18 @@ def test_without_proof_the_reason_is_told_alone():
 
 
 def test_what_proves_nothing_is_not_safe():
-    """Breaks when a run in which nothing could be measured passes for a safe one."""
+    """Breaks when a run in which nothing could be measured, or one cell of a hundred, passes for a safe one."""
     for expected in ("invalid:server:died", "impossible::needs a GPU"):
         assert compared([expected] * 3, [expected] * 3).verdict is UNKNOWN
     assert Comparison(unusable="no such release").verdict is UNKNOWN
     assert compared([], []).verdict is UNKNOWN
     assert Comparison(identical=True).verdict is Safety.NOTHING
     assert Comparison().verdict is Comparison(cells=9).verdict is UNKNOWN
-
-
-def test_little_proof_is_not_safe():
-    """Breaks when one cell that trains stands for a hundred that proved nothing; half of them are enough."""
     nothing = ["invalid:evidence:none"]
     assert compared([*nothing * 99, "trains"], [*nothing * 99, "trains"]).verdict is UNKNOWN
-    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE
+    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE, "half is enough"
 
 
-def test_exit_codes_tell_the_verdicts_apart():
-    """Breaks when a workflow can't tell unsafe from unknown, or takes either for a mistake in the question."""
-    assert [word.exit_code for word in (SAFE, NOT_SAFE, UNKNOWN)] == [0, 1, 3]
-
-
-@settings(deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=30))
 def test_identical_runs_are_safe(answer):
     """Breaks when a stack differs from itself."""
@@ -145,7 +130,6 @@ def test_identical_runs_are_safe(answer):
     assert results.verdict is SAFE and not results.groups
 
 
-@settings(deadline=None)
 @given(RUNS, st.sampled_from(["raises:other:E: x", "diverges:differs:off", "hangs:no-progress:asleep"]))
 def test_nothing_outweighs_a_regression(runs, broken):
     """Breaks when fixes, or doubts about other cells, hide a cell that trained and doesn't now."""
@@ -176,7 +160,7 @@ WORSE = [
 ]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(RUNS, st.integers(0, 2))
 def test_law_nothing_that_got_worse_is_excused(runs, again):
     """Breaks when a release is SAFE under which one cell does worse than before, whatever it and the others did."""
@@ -186,7 +170,6 @@ def test_law_nothing_that_got_worse_is_excused(runs, again):
         assert results.verdict is not SAFE, f"{before} became {after}"
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_every_change_is_in_one_group(runs):
     """Breaks when grouping loses a cell, tells one twice, or puts two kinds together."""
@@ -249,7 +232,6 @@ def test_what_is_repeated_is_enough_and_not_more():
     assert not changes.pending(compared(before, after, flaky), often), "repeats have no end"
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_what_is_pending_comes_to_an_end(runs):
     """Breaks when some mixture of outcomes is measured for ever."""

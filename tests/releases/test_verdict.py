@@ -2,9 +2,7 @@
 
 import io
 import json
-from html.parser import HTMLParser
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -49,49 +47,25 @@ def tokens(markdown):
     return [*results, *(child for token in results for child in token.children or ())]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @example("```")
 @example("`")
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
-    """Breaks when an error message can mention people, load pictures or write HTML into a pull request."""
-    for result in (hostile(text), answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])):
-        for token in tokens(is_safe_view.markdown(result)):
-            assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
-            if token.type == "text":
-                assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
-
-
-@settings(max_examples=50, deadline=None)
-@given(HOSTILE)
-def test_the_comment_keeps_its_shape(text):
-    """Breaks when a text adds headings, lists or tables, in which it could claim anything."""
-    results = [token.type for token in tokens(is_safe_view.markdown(hostile(text)))]
+    """Breaks when an error message can mention people, load pictures, write HTML into a pull request, or add headings,
+    lists or tables, in which it could claim anything."""
+    unusable = answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])
+    shape, other = [tokens(is_safe_view.markdown(result)) for result in (hostile(text), unusable)]
+    for token in (*shape, *other):
+        assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
+        if token.type == "text":
+            assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
+    results = [token.type for token in shape]
     assert results.count("heading_open") == 1 and results.count("strong_open") == 3
     assert results.count("bullet_list_open") == 1 + 3 and not results.count("table_open")
 
 
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append((tag, tuple(name for name, _ in attributes)))
-
-
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
-@given(HOSTILE)
-def test_on_the_page_texts_of_others_are_text(text):
-    """Breaks when an error message can bring an element or an attribute into the page."""
-    wanted, got = Tags(), Tags()
-    wanted.feed(is_safe_view.page(hostile("harmless '")))
-    got.feed(is_safe_view.page(hostile("harmless ' " + text + " harmless")))
-    assert got.found == wanted.found
-
-
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(HOSTILE)
 def test_on_the_terminal_texts_of_others_move_nothing(text):
     """Breaks when an error message can set a title, clear the screen or start a line of its own."""
@@ -99,6 +73,11 @@ def test_on_the_terminal_texts_of_others_move_nothing(text):
     is_safe_view.terminal(Console(file=out, width=80), hostile(text))
     assert out.getvalue().replace("\n", "").isprintable()
     assert not any(line.startswith(("# evil", "- evil")) for line in out.getvalue().splitlines())
+
+
+def test_a_bar_in_a_code_span_ends_no_column():
+    """Breaks when a text adds columns to a table."""
+    assert is_safe_view.code("a|b") == "`a\u00a6b`"
 
 
 def test_the_page_needs_nothing_else():
@@ -113,7 +92,7 @@ def test_the_verdict_comes_first():
     result = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
     text = is_safe_view.markdown(result)
     assert text.startswith("## NOT SAFE: `trl 1.16.0 → 1.12.0`\n")
-    assert "`trl 1.16.0 → 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
+    assert "RuntimeError: Output 0 of Split" in text
     assert f"faultline run --cell {cells(1)[0].id} --stack 'trl==1.12.0'" in text
     out = io.StringIO()
     is_safe_view.terminal(Console(file=out, width=80), result)
@@ -131,12 +110,6 @@ def test_a_comment_fits_however_much_changed():
     assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), (
         "the JSON lacks what the comment cut"
     )
-
-
-@pytest.mark.parametrize(("text", "wanted"), [("a", "`a`"), ("", "` `"), ("a`b", "`` a`b ``"), ("a|b", "`a\u00a6b`")])
-def test_code_spans(text, wanted):
-    """Breaks when a backtick ends a span, or a bar a column."""
-    assert is_safe_view.code(text) == wanted
 
 
 def test_places_are_told_in_few_words():

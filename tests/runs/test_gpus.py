@@ -45,52 +45,36 @@ def cards(monkeypatch, tmp_path):
 
 
 def test_what_nvml_says_is_read_and_nvml_is_closed():
-    """Breaks when a GPU is left out, NVLink counts no more than a host bridge, or NVML stays open in the supervisor."""
+    """Breaks when a GPU is left out, NVLink counts no more than a host bridge, NVML stays open in the supervisor, or a
+    machine without a driver ends in a traceback."""
+    with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
+        gpus.read(Nvml(0, fails="NVML Shared Library Not Found"))
     nvml = Nvml(3, linked=[(0, 2)])
     seen = gpus.read(nvml)
     assert [gpu.uuid for gpu in seen.gpus] == ["GPU-0000", "GPU-0001", "GPU-0002"] and seen.driver == "580.65.06"
     assert seen.nearest(["GPU-0000", "GPU-0001", "GPU-0002"], 2) == ("GPU-0000", "GPU-0002")
     assert nvml.open == 0
+    without = gpus.read(Nvml(4)).nearest(["GPU-0000", "GPU-0002", "GPU-0003"], 2)
+    assert without == ("GPU-0002", "GPU-0003"), "where NVML refuses the question, the topology decides"
 
 
-def test_without_nvlink_the_topology_decides():
-    """Breaks when a machine whose GPUs have no NVLink, where NVML refuses the question, lends any two of them."""
-    seen = gpus.read(Nvml(4))
-    uuids = [gpu.uuid for gpu in seen.gpus]
-    assert seen.nearest([uuids[0], uuids[2], uuids[3]], 2) == (uuids[2], uuids[3])
+def test_only_what_somebody_made_visible_is_used():
+    """Breaks when a run takes the GPUs that a batch system gave to another job."""
+    visible = {"0,2": [0, 2], "GPU-0001": [1], " 1 , GPU-0000": [1, 0], "": []}
+    assert {text: [gpu.number for gpu in gpus.read(Nvml(3), text).gpus] for text in visible} == visible
 
 
 @pytest.mark.parametrize(
-    ("visible", "expected"),
+    ("visible", "words"),
     [
-        ("0,2", ["GPU-0000", "GPU-0002"]),
-        ("GPU-0001", ["GPU-0001"]),
-        (" 1 , GPU-0000", ["GPU-0001", "GPU-0000"]),
-        ("", []),
+        *((name, "none of the 3 GPUs here") for name in ("3", "GPU-ffff", "GPU-000", "two", "-1")),
+        ("MIG-1", r"names 'MIG-1', a part of a GPU \(MIG\)"),
     ],
 )
-def test_only_what_somebody_made_visible_is_used(visible, expected):
-    """Breaks when a run takes the GPUs that a batch system gave to another job."""
-    assert [gpu.uuid for gpu in gpus.read(Nvml(3), visible).gpus] == expected
-
-
-@pytest.mark.parametrize("visible", ["3", "GPU-ffff", "GPU-000", "two", "-1"])
-def test_a_name_of_no_gpu_is_refused(visible):
-    """Breaks when a wrong or ambiguous name gives a run no GPU, or any."""
-    with pytest.raises(UsageError, match="none of the 3 GPUs here"):
+def test_a_name_of_no_gpu_is_refused(visible, words):
+    """Breaks when a wrong or ambiguous name gives a run no GPU, or any, or a MIG instance is said not to be there."""
+    with pytest.raises(UsageError, match=words):
         gpus.read(Nvml(3), visible)
-
-
-def test_a_part_of_a_gpu_is_refused_by_name():
-    """Breaks when somebody whose batch system gives them a MIG instance is said to have a GPU that isn't there."""
-    with pytest.raises(UsageError, match=r"names 'MIG-1', a part of a GPU \(MIG\)"):
-        gpus.read(Nvml(3), "MIG-1")
-
-
-def test_a_machine_without_nvml_is_refused_in_a_line():
-    """Breaks when a machine without a driver ends in a traceback."""
-    with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
-        gpus.read(Nvml(0, fails="NVML Shared Library Not Found"))
 
 
 @given(st.integers(1, 8), st.sets(st.integers(0, 7), min_size=1), st.data())
@@ -101,12 +85,6 @@ def test_a_set_has_the_asked_size_and_only_free_gpus(count, free, data):
     distances = {frozenset(pair): data.draw(st.integers(0, 51)) for pair in itertools.combinations(among, 2)}
     chosen = Gpus(distances=distances).nearest(among, wanted)
     assert len({*chosen}) == wanted and {*chosen} <= {*among}
-
-
-def test_a_cell_for_the_cpu_has_no_gpu():
-    """Breaks when CPU cells wait for GPUs, or look for them."""
-    with gpus.lent(replace(CELL, device="cpu")) as lent:
-        assert lent == ()
 
 
 def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
@@ -178,38 +156,21 @@ def test_who_wants_four_is_not_passed_by_those_who_want_two(cards):
     assert order == [4, 2]
 
 
-def test_a_cell_that_wants_more_than_there_are_has_all(cards):
-    """Breaks when ranks that could share a GPU wait for ever for a second one."""
+def test_a_gpu_has_as_many_cells_as_may_share_it(cards):
+    """Breaks when a machine with one GPU runs a cell at a time though more were asked for, or one cell too many; or
+    when ranks that could share a GPU wait for ever for a second one."""
     every = cards(1)
     with gpus.lent(FOUR) as lent:
         assert [gpu.uuid for gpu in lent] == every
-
-
-def test_a_gpu_has_as_many_cells_as_may_share_it(cards):
-    """Breaks when a machine with one GPU runs a cell at a time though more were asked for, or one cell too many."""
-    cards(1)
     with gpus.lent(CELL, per_gpu=2), gpus.lent(CELL, per_gpu=2):
         looks = iter(range(3))
         with pytest.raises(ServerDied), gpus.lent(CELL, lambda: next(looks, None) is None, per_gpu=2):
             pass
     with gpus.lent(CELL, per_gpu=2) as again:
         assert len(again) == 1
-
-
-def test_a_gpu_without_a_cell_comes_before_one_that_is_shared(cards):
-    """Breaks when cells crowd on one GPU while another has nothing to do."""
     cards(4)
     with gpus.lent(CELL, per_gpu=8) as first, gpus.lent(CELL, per_gpu=8) as second:
-        assert len({*first, *second}) == 4
-
-
-def test_cells_that_share_gpus_need_as_many_workers(cards, monkeypatch):
-    """Breaks when fewer servers start than cells may run, or the reason doesn't say that they share."""
-    cards(1)
-    monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
-    assert workers.bounded([CELL] * 9, 4, per_gpu=8) == (4, "")
-    number, why = workers.bounded([CELL] * 20, 16, per_gpu=8)
-    assert number == 8 and why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
+        assert len({*first, *second}) == 4, "a GPU without a cell comes before one that is shared"
 
 
 def test_ranks_see_their_gpus_by_number(cards, tmp_path):
@@ -246,33 +207,34 @@ def test_another_process_waits_and_one_that_was_killed_holds_nothing(cards, tmp_
 
 
 @pytest.mark.parametrize(
-    ("count", "cells", "asked", "expected"),
+    ("count", "cells", "per_gpu", "asked", "expected"),
     [
-        (8, [CELL] * 9, 16, 4),
-        (8, [CELL] * 9, 3, 3),
-        (8, [CELL] * 2, 16, 2),
-        (8, [FOUR] * 9, 16, 2),
-        (8, [CELL, CELL, FOUR], 16, 3),
-        (3, [CELL] * 9, 16, 1),
-        (1, [CELL] * 9, 16, 1),
+        (8, [CELL] * 9, 1, 16, 4),
+        (8, [CELL] * 9, 1, 3, 3),
+        (8, [CELL] * 2, 1, 16, 2),
+        (8, [FOUR] * 9, 1, 16, 2),
+        (8, [CELL, CELL, FOUR], 1, 16, 3),
+        (3, [CELL] * 9, 1, 16, 1),
+        (1, [CELL] * 9, 1, 16, 1),
+        (1, [CELL] * 9, 8, 4, 4),
+        (1, [CELL] * 20, 8, 16, 8),
     ],
 )
-def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, asked, expected):
-    """Breaks when GPUs stay idle, or more servers start than can have GPUs at a time."""
+def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, per_gpu, asked, expected):
+    """Breaks when GPUs stay idle, more servers start than can have GPUs at a time, or nobody hears that they share."""
     cards(count)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
-    number, why = workers.bounded(cells, asked)
+    number, why = workers.bounded(cells, asked, per_gpu=per_gpu)
     assert number == expected and bool(why) == (expected < min(asked, len(cells)))
+    assert not why or per_gpu == 1 or why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
 
 
 def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     """Breaks when a machine with many cores and little memory ends in the kernel's killing ranks."""
     monkeypatch.setattr(machine, "memory", lambda: 4 << 30)
     cells = [replace(CELL, device="cpu")] * 99
-    assert workers.bounded(cells, 64) == (
-        2,
-        "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free",
-    )
+    words = "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free"
+    assert workers.bounded(cells, 64) == (2, words)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
     assert workers.bounded(cells, 64)[0] == 1, "one worker is always tried"
     monkeypatch.setattr(machine, "memory", lambda: 6 << 30)
@@ -281,8 +243,11 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
-    """Breaks when a cluster's head must have a GPU, or results of other machines' GPUs are kept as this one's."""
+    """Breaks when cells for the CPU look for GPUs, a cluster's head must have one, or results of other machines' GPUs
+    are kept as this one's."""
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
     asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
     assert devices.runnable(asked, SimpleNamespace(here=False))
+    with gpus.lent(replace(CELL, device="cpu")) as lent:
+        assert lent == ()
     assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""

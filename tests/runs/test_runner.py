@@ -1,4 +1,4 @@
-"""References: made once, again when their rank dies, never again when the scenario fails; and interrupted runs."""
+"""The workers of this machine: references are made once, an interrupted run loses no result, warm servers stay."""
 
 import signal
 import threading
@@ -13,12 +13,12 @@ from faultline.cells.cell import Cell
 from faultline.runs import engines
 from faultline.runs.driver import Plan
 from faultline.runs.nodes import Ended, RankEnd
+from faultline.runs.pool import LOCAL
 from faultline.runs.runner import TRIES, References
+from faultline.stacks.environments import Environment
 from tests.support import entries, reports
 
 CELL = Cell("grpo_lora_no_grad", "broken", "ddp")
-KILLED = Ended([RankEnd(exit=-9)])
-FAILED = Ended([reports.end(error=reports.error("ValueError", "no such layer"))])
 
 
 class Server:
@@ -34,26 +34,17 @@ class Server:
         return end or Ended([reports.end()])
 
 
-def test_a_reference_whose_rank_was_killed_is_made_again(tmp_path):
-    """Breaks when one killed rank makes every later cell of its variant invalid."""
-    server, references = Server(KILLED, None), References(tmp_path)
+KILLED, FAILED = Ended([RankEnd(exit=-9)]), Ended([reports.end(error=reports.error("ValueError", "no such layer"))])
+
+
+@pytest.mark.parametrize(("ends", "problem"), [([KILLED, None], None), ([FAILED], "error"), ([KILLED] * TRIES, DIED)])
+def test_a_reference_is_made_once_for_all_workers(tmp_path, ends, problem):
+    """Breaks when one killed rank makes every later cell of its variant invalid, every cell of a broken scenario pays
+    for its reference anew, or one that can't be made is tried for ever."""
+    server, references = Server(*ends), References(tmp_path)
     reference = references.file(server, CELL)
-    assert reference.file.exists() and not reference.problem
-    assert references.file(server, CELL) == reference, "it is made once for all workers"
-
-
-def test_a_scenario_that_fails_is_not_tried_again(tmp_path):
-    """Breaks when every cell of a broken scenario pays for its reference anew."""
-    server, references = Server(FAILED), References(tmp_path)
-    for _ in range(2):
-        assert references.file(server, CELL).problem.message == "no such layer"
-
-
-def test_a_rank_that_always_dies_is_given_up(tmp_path):
-    """Breaks when a reference that can't be made is tried for ever."""
-    server = Server(*[KILLED] * TRIES)
-    assert References(tmp_path).file(server, CELL).problem.kind == DIED
-    assert not server.ends
+    assert (reference.problem and reference.problem.kind) == problem and reference.file.exists() == (not problem)
+    assert not server.ends and (problem == DIED or references.file(server, CELL) == reference)
 
 
 def test_an_interruption_loses_no_result(interruptible):
@@ -107,3 +98,39 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
     with pytest.raises(ZeroDivisionError):
         engines.run_all(cells, Plan(2, run=run_cell), lambda entry: written.append(entry.cell))
     assert written == cells[1:]
+
+
+def served(engine, python="python"):
+    """The rank server and the references that a run of one cell is given on an engine."""
+    seen = []
+
+    def run(server, references, cell):
+        seen.append((server, references))
+        return entries.entry(cell)
+
+    engines.run_all([CELL], Plan(1, Environment(python, ""), run), lambda entry: None, engine)
+    return seen[0]
+
+
+def test_a_warm_pool_keeps_its_rank_servers_and_no_references():
+    """Breaks when an exploration waits for its servers each round, or its references fill the disk; or when servers of
+    a run of another kind are still there in the next."""
+    with LOCAL.warm() as pool:
+        (first, references), (second, others) = served(pool), served(pool)
+        assert first is second and first.folder.exists()
+        assert not references.folder.exists() and not others.folder.exists()
+    assert not first.folder.exists(), "they end with the pool"
+    (first, _), (second, _) = served(LOCAL), served(LOCAL)
+    assert first is not second and not first.folder.exists(), "a pool that isn't warm ends them"
+
+
+def test_a_warm_pool_has_a_new_server_for_a_killed_one_and_for_another_stack():
+    """Breaks when cells run on a server that is gone, or on the stack of the run before."""
+    with LOCAL.warm() as pool:
+        first, _ = served(pool)
+        first.kill()
+        second, _ = served(pool)
+        other, _ = served(pool, "another-python")
+        assert len({id(each) for each in (first, second, other)}) == 3
+        assert not first.folder.exists() and not second.folder.exists()
+    assert not other.folder.exists()

@@ -1,18 +1,25 @@
 """The schedule: every cell is answered once, whatever slots are lost, late or gone, and each reference is made once."""
 
 import contextlib
+import threading
 from collections import Counter
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import NeverReady
+from faultline.base.errors import NeverReady, Uninstallable
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.runs import engines
+from faultline.runs import campaigns, storage
+from faultline.runs.campaigns import Campaign
 from faultline.runs.driver import MOVED, Driver, Need, Part
 from faultline.runs.schedule import NODES, Schedule, Slot
+from faultline.runs.storage import RunFolder
+from faultline.stacks import environments
 from faultline.stacks.environments import Environment
+from faultline.stacks.requests import Stack
 from tests.support import entries
 
 CELLS = [
@@ -34,10 +41,7 @@ class Play:
         self.schedule = Schedule(cells)
         self.busy, self.late, self.idle = {}, [], [*SLOTS]
         self.answers = Counter()
-        self.making = {}
-        self.made = set()
-        self.given_up = []
-        self.fresh = 0
+        self.making, self.made, self.fresh = {}, set(), 0
 
     def take(self, number):
         if not self.idle:
@@ -69,7 +73,6 @@ class Play:
             lost = self.schedule.lost(slot, "gone")
             if lost:
                 assert len(lost.reasons) == NODES
-                self.given_up.append(lost.work.number)
                 self.answers[lost.work.number] += 1
             self.late.append((slot, work))
             self.fresh += 1
@@ -156,17 +159,6 @@ def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
     assert entry.verdict != "expected" and not driver.left
 
 
-def test_only_the_first_answer_counts():
-    """Breaks when a node that was given up answers after all, and the cell is in the results twice."""
-    driver = driven(CELLS[:1])
-    work = driver.ready(SLOTS[0])
-    driver.lost(SLOTS[0], "no word for a minute")
-    again = driver.ready(SLOTS[2])
-    driver.result(SLOTS[0], work, entries.entry(CELLS[0]))
-    driver.result(SLOTS[2], again, entries.entry(CELLS[0]))
-    assert driver.events.qsize() == 1 and not driver.left
-
-
 def test_a_slot_has_cells_of_its_part_alone():
     """Breaks when a slot is given a cell of another stack than its own, or a result is another part's."""
     driver = driven(CELLS[:2], CELLS[2:4])
@@ -204,32 +196,110 @@ def test_a_part_that_nothing_can_run_is_left_out():
     assert driver.left == 2 and driver.ready(slot) is None
     driver.result(slot, work, entries.entry(work.cell))
     number, error = driver.events.get_nowait()
-    assert (number, str(error)) == (0, "no node has it") and driver.events.empty(), (
-        "it is neither run nor refused twice"
-    )
+    assert (number, str(error)) == (0, "no node has it")
+    assert driver.events.empty(), "it is neither run nor refused twice"
 
 
-def test_a_run_of_parts_hands_each_its_results():
-    """Breaks when results of one stack come to another's, or a refusal ends what else runs."""
-    seen, refused = ([], []), []
+# Several stacks at a time: each has its results, and what one can't run doesn't touch the others.
 
-    class OneByOne:
-        here = False
 
-        def parts(self, part):
-            return [part]
+THREE = CELLS[:3]
 
-        @contextlib.contextmanager
-        def slots(self, workers, run, driver):
-            driver.refused(1, NeverReady("gone"))
-            slot = Slot("slot", "node")
-            while work := driver.ready(slot):
-                driver.result(slot, work, run(None, None, work.cell))
-            yield
 
-    parts = [
-        Part(CELLS[:3], Environment("", ""), seen[0].append),
-        Part(CELLS[3:], Environment("", ""), seen[1].append, refused.append),
-    ]
-    engines.run_parts(parts, 1, lambda server, references, cell: entries.entry(cell), OneByOne())
-    assert [entry.cell for entry in seen[0]] == CELLS[:3] and not seen[1] and len(refused) == 1
+class Engine:
+    """Stands in for a cluster: a slot for each stack, all at a time. Those in `refuses` run nothing."""
+
+    here = False
+
+    def __init__(self, refuses=(), stops_after=99):
+        self.refuses, self.stops_after, self.ran, self.peak, self.given = refuses, stops_after, [], 0, 0
+
+    def room(self):
+        return 2
+
+    def workers(self, cells, asked):
+        return 1, ""
+
+    def parts(self, part):
+        return [part]
+
+    @contextlib.contextmanager
+    def slots(self, workers, run, driver):
+        self.peak, self.given = max(self.peak, len(driver.parts)), workers
+        thread = threading.Thread(target=self.work, args=(driver,))
+        thread.start()
+        yield
+        thread.join()
+
+    def work(self, driver):
+        slots = [Slot(f"slot {number}", part=number) for number in range(len(driver.parts))]
+        for slot, part in zip(slots, driver.parts, strict=True):
+            if part.stack.lock in self.refuses:
+                driver.refused(slot.part, NeverReady("it has no room"))
+        while driver.left:
+            for slot in slots:
+                if work := driver.ready(slot):
+                    if len(self.ran) == self.stops_after:
+                        driver.failed(KeyboardInterrupt())
+                        return
+                    self.ran.append((driver.parts[slot.part].stack.lock, work.cell))
+                    driver.result(slot, work, entries.entry(work.cell))
+
+
+@pytest.fixture
+def campaign(monkeypatch, tmp_path):
+    """A campaign on an engine; a stack's lock is its name, and none is made on this machine."""
+
+    def lock(stack):
+        if stack.name == "gone":
+            raise Uninstallable("no such release")
+        return f"torch==2.13.0\ntrl=={stack.name}\n"
+
+    monkeypatch.setattr(environments, "resolve", lock)
+    monkeypatch.setattr(environments, "make", pytest.fail)
+    storage.RunFolder(tmp_path).describe(kind="timeline")
+    return lambda engine, workers=2: Campaign(RunFolder(tmp_path), workers, engine=engine)
+
+
+STACKS = {name: Stack(name) for name in ("1.0", "2.0", "3.0", "gone")}
+
+
+def test_stacks_are_measured_at_a_time_and_each_has_its_results(campaign):
+    """Breaks when stacks wait for each other, results end in another's folder, or a stack that is missing, or on which
+    no rank starts, ends the measurement of all."""
+    engine = Engine(["torch==2.13.0\ntrl==2.0\n"])
+    measured = campaigns.measure_each(campaign(engine), STACKS, THREE)
+    assert engine.peak == 3
+    assert [each.name for each in measured] == [*STACKS]
+    assert [each.versions.get("trl") for each in measured[::2]] == ["1.0", "3.0"]
+    assert [{entry.cell for entry in each.results} for each in measured] == [{*THREE}, set(), {*THREE}, set()]
+    assert [each.unusable for each in measured] == ["", "it has no room", "", "no such release"]
+
+
+@pytest.mark.parametrize(("workers", "given"), [(0, 9), (2, 2), (99, 9)])
+def test_an_engine_that_may_grow_gets_what_was_asked(campaign, workers, given):
+    """Breaks when nodes that join a cluster are never used, for it had room for one slot as the run began."""
+    engine = Engine()
+    campaigns.measure_each(campaign(engine, workers), STACKS, THREE)
+    assert engine.given == given
+
+
+def test_an_interrupted_measurement_goes_on_with_what_is_left(campaign):
+    """Breaks when a cell that has a result runs again, or one that has none doesn't."""
+    first, second = Engine(stops_after=4), Engine()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        campaigns.measure_each(campaign(first), STACKS, THREE)
+    assert "4 of 9 cells ran" in stopped.value.__notes__[0] and "--resume goes on" in stopped.value.__notes__[0]
+    measured = campaigns.measure_each(campaign(second), STACKS, THREE)
+    assert len(first.ran) == 4 and len(second.ran) == 5 and not {*first.ran} & {*second.ran}
+    assert all(len(each.results) == 3 for each in measured[:3])
+
+
+def test_an_engine_of_one_stack_takes_them_in_their_order(campaign, monkeypatch):
+    """Breaks when the pool of this machine is given two stacks at a time."""
+    seen = []
+    monkeypatch.setattr(campaigns, "measure", lambda campaign, name, stack, cells: seen.append(name))
+    engine = Engine()
+    engine.here = True
+    campaigns.measure_each(replace(campaign(engine)), STACKS, THREE)
+    assert seen == [*STACKS]

@@ -1,26 +1,17 @@
-"""Shards: every machine computes the same split, nothing is lost in it, and merging says what is missing."""
-
-from __future__ import annotations
-
-import json
+"""How long cells take: a run says so before it starts, and every machine computes the same shards."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
-from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.runs import durations as durations_of
-from faultline.runs import storage
-from faultline.runs.durations import kind, record, recorded
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import result
+from faultline.runs import progress, storage
+from faultline.runs.durations import START, about, estimate, expected, kind, likely, record, recorded
 from faultline.runs.shards import merge, part, split
 from faultline.runs.storage import RunFolder, RunInfo
 from tests.support import entries
@@ -35,48 +26,24 @@ counts = st.integers(min_value=1, max_value=9)
 durations = st.dictionaries(st.sampled_from(KINDS), st.floats(min_value=0, max_value=100))
 
 
-@given(some_cells, counts, durations)
-@settings(deadline=None)
-def test_law_shards_are_disjoint_and_together_all_cells(cells, count, seconds):
+@given(some_cells, counts, durations, st.randoms(use_true_random=False))
+def test_law_shards_are_all_cells_and_of_one_length_on_every_machine(cells, count, seconds, chance):
     parts = split(cells, count, seconds)
     assert len(parts) == count
     together = [cell for shard in parts for cell in shard]
     assert sorted(together, key=cells.index) == cells, "a cell is run twice or by no machine"
     for shard in parts:
         assert shard == [cell for cell in cells if cell in shard], "a shard has another order than the run"
-
-
-@given(some_cells, counts, durations, st.randoms(use_true_random=False))
-@settings(deadline=None)
-def test_law_the_split_does_not_depend_on_the_order_of_the_cells(cells, count, seconds, chance):
-    shuffled = list(cells)
+    shuffled = [*cells]
     chance.shuffle(shuffled)
-    first, second = (list(map(set, split(order, count, seconds))) for order in (cells, shuffled))
-    assert first == second, "two machines would split the same run in different ways"
-
-
-@given(some_cells, counts, durations)
-@settings(deadline=None)
-def test_law_no_shard_is_longer_than_another_by_more_than_one_cell(cells, count, seconds):
+    assert [*map(set, split(shuffled, count, seconds))] == [*map(set, parts)], "two machines would split it otherwise"
     times = {cell: seconds.get(kind(cell), durations_of.UNKNOWN) for cell in cells}
-    loads = [sum(times[cell] for cell in shard) for shard in split(cells, count, seconds)]
+    loads = [sum(times[cell] for cell in shard) for shard in parts]
     longest = max(times.values(), default=0)
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_the_default_matrix_is_shared_out_by_name(count):
-    parts = [part(CELLS, f"{number}/{count}") for number in range(1, count + 1)]
-    assert sorted(cell.id for shard in parts for cell in shard) == sorted(cell.id for cell in CELLS)
-    assert len({len(shard) for shard in parts}) <= 2 or recorded(), "shards of equal cells differ in number"
-
-
-def test_a_machine_that_is_not_needed_gets_nothing():
-    assert [len(part(CELLS[:2], f"{number}/3")) for number in (1, 2, 3)] == [1, 1, 0]
-
-
 @given(st.text(max_size=8) | st.from_regex(r"-?\d{1,2}/-?\d{1,2}", fullmatch=True))
-@settings(deadline=None)
 def test_law_what_is_no_part_is_refused(text):
     number, _, count = text.partition("/")
     if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
@@ -86,13 +53,10 @@ def test_law_what_is_no_part_is_refused(text):
             part(CELLS[:3], text)
 
 
-def test_kinds_part_what_takes_unlike_times():
+def test_kinds_part_what_takes_unlike_times_and_have_their_means(tmp_path):
     assert kind(Cell("grpo_lora_no_grad", "grpo-broken", "ddp")) == "grpo_lora_no_grad/grpo/ddp/w2"
     assert kind(Cell("grpo_lora_no_grad", "broken", "ddp")) == "grpo_lora_no_grad/scenario/ddp/w2"
     assert kind(Cell("forgotten", "broken", "ddp", world_size=4)) == "forgotten/scenario/ddp/w4"
-
-
-def test_recorded_durations_are_means_by_kind(tmp_path):
     file = tmp_path / "durations.json"
     assert recorded(file) == {}
     same = [cell for cell in CELLS if kind(cell) == kind(CELLS[0])][:2]
@@ -112,10 +76,9 @@ def folder(tmp_path, monkeypatch):
         path.mkdir()
         run = RunFolder(path)
         run.describe(cells=tuple(cells), whole=tuple(whole), stack=stack)
-        done = [Cell.parse(name) for name in (cells if have is None else have)]
-        judged = Judgement(Outcome.TRAINS)
-        entries = [result(cell, judged, Ended([]), VERSIONS, Expectation(), "expected") for cell in done]
-        run.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
+        writer = storage.Writer(run)
+        writer.add(*(entries.entry(Cell.parse(name), stack=VERSIONS) for name in (cells if have is None else have)))
+        writer.close()
         return run
 
     return make
@@ -123,23 +86,15 @@ def folder(tmp_path, monkeypatch):
 
 def test_merging_all_shards_gives_the_whole(folder):
     ids = [cell.id for cell in CELLS[:9]]
-    merged, missing = merge([folder(ids[number::3], ids) for number in (2, 1, 0)])
+    nothing = folder([], ids, stack="")  # which has no stack
+    merged, missing = merge([folder(ids[2::3], ids), nothing, folder(ids[1::3], ids), folder(ids[::3], ids)])
     assert missing == []
     assert {entry.cell.id for entry in merged.results()} == set(ids), "a merged run lost cells"
     assert merged.info() == RunInfo(cells=tuple(ids), stack=STACK, finished=True)
 
 
-def test_merging_names_the_cells_that_are_missing(folder):
-    ids = [cell.id for cell in CELLS[:8]]
-    runs = [folder(ids[:2], ids), folder(ids[2:4], ids, have=ids[2:3]), folder(ids[6:], ids)]
-    merged, missing = merge(runs)
-    assert missing == ids[3:6], "what is missing is not told"
-    assert {entry.cell.id for entry in merged.results()} == {*ids[:3], *ids[6:]}
-    assert not merged.info().finished, "`bless` would take a part for the whole"
-
-
-def test_what_is_missing_is_counted_and_named_in_a_line(folder, asked):
-    """Breaks when only one of several is named, or a name moves the cursor."""
+def test_what_is_missing_is_counted_and_named(folder, asked, tmp_path):
+    """Breaks when only one of several is named, a name moves the cursor, or `bless` would take a part for the whole."""
     ids = [cell.id for cell in CELLS[:8]]
     whole = [*ids, "\x1b[2Jx"]
     for have, words in (
@@ -150,11 +105,8 @@ def test_what_is_missing_is_counted_and_named_in_a_line(folder, asked):
         code, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
         assert code == EXIT_UNEXPECTED
         assert out.splitlines()[-1].endswith(words) and out.splitlines()[-1].startswith("missing: ")
-
-
-def test_a_shard_that_ran_nothing_has_no_stack_and_is_merged_all_the_same(folder):
-    ids = [CELLS[0].id]
-    assert merge([folder(ids, ids), folder([], ids, stack="")])[1] == []
+        merged = storage.latest_run(tmp_path / "results")
+        assert [entry.cell.id for entry in merged.results()] == ids[:have] and not merged.info().finished
 
 
 def test_what_does_not_belong_together_is_refused(folder, tmp_path):
@@ -173,3 +125,50 @@ def test_a_merge_into_a_folder_replaces_the_one_before(folder, tmp_path):
     merged, missing = merge([folder(ids[:1], ids), folder(ids[1:], ids)], into)
     assert (merged.path, missing) == (into, []) and len(merged.cells.read_text().splitlines()) == 2
     assert not (tmp_path / "results").exists()
+
+
+SOME = [cell for cell in CELLS if cell.failure == "zero3_dummy_loss"]
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Durations that are made up."""
+    durations_of._medians.cache_clear()
+    known = {"a/scenario/zero2/w2": 4.0, "b/scenario/zero3/w2": 2.0, "b/scenario/zero3/w4": 9.0}
+    monkeypatch.setattr(durations_of, "recorded", lambda: known)
+    yield known
+    durations_of._medians.cache_clear()
+
+
+def test_a_cell_without_a_record_takes_the_median_of_its_family(made_up):
+    cells = [Cell("a", "broken", strategy) for strategy in ("zero2", "zero1", "ddp", "gone")]
+    assert likely(cells) == [4.0, 4.0, durations_of.UNKNOWN, durations_of.UNKNOWN]
+
+
+def test_workers_share_the_cells_and_no_run_is_shorter_than_its_longest(made_up):
+    cell = Cell("a", "broken", "zero2")
+    reference = 2 * durations_of.UNKNOWN
+    assert expected([cell], 8) == START + 4.0 + reference
+    assert expected([cell, Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
+    assert expected([], 2) == 0
+
+
+def test_times_are_said_as_people_do():
+    assert estimate(SOME[:1], 1, 3) == "1 cell in 3 runs, less than a minute with 1 worker"
+    assert {about(seconds) for seconds in (0, 59)} == {"less than a minute"}
+    assert [about(seconds) for seconds in (61, 5400, 5460)] == ["about 1 min", "about 90 min", "about 1 h 31 min"]
+
+
+@pytest.mark.parametrize("slower", [0.5, 1, 3])
+def test_the_rest_is_measured_by_what_ran(slower):
+    """Breaks when a machine that is three times as slow is promised the recorded time until the end."""
+    still = progress.Remaining(SOME, 2)
+    whole, half = expected(SOME, 2), SOME[: len(SOME) // 2]
+    share = sum(likely(half)) / sum(likely(SOME))
+    elapsed = slower * (START + (whole - START) * share)
+    for cell in half:
+        still.without(cell, elapsed)
+    assert still.seconds == pytest.approx(slower * (whole - START) * (1 - share))
+    for cell in SOME[len(SOME) // 2 :]:
+        still.without(cell, elapsed)
+    assert still.seconds == pytest.approx(0, abs=1e-6)

@@ -42,6 +42,16 @@ def survivors(server):
     return results
 
 
+def left_nothing(server):
+    """Fail if a cell left a process, a connection or a file."""
+    from faultline.runs import scratch
+
+    assert not survivors(server), "a process of a cell is still there after it"
+    if server._process and psutil.pid_exists(server._process.pid):
+        assert not psutil.Process(server._process.pid).net_connections(), "the server keeps a rank's connection"
+    assert {file.name for file in server.folder.iterdir()} <= {"server.log", scratch.HELD}, "a cell left files behind"
+
+
 def have_ended(pids):
     """Whether processes end within the time that a kill may take; a zombie has ended."""
     results = []
@@ -115,8 +125,7 @@ def killed_at_first(rank):
 
 
 def silent(rank):
-    """The last rank of 1, 2 or 4 ends without a word while the others wait for it."""
-    if rank == int(os.environ["LIGHT_LAST"]):
+    if rank == 1:
         os._exit(0)
     wait_for_ever()
 
