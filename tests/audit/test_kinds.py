@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.audit import arguments, conditions
-from faultline.audit.project import read_project
+from tests.support.projects import GRPO, written
 
 ZERO2, ZERO3 = {"zero2", "zero2-small"}, {"zero3", "zero3-small"}
 AUTO = """{
@@ -58,30 +58,6 @@ gradient_checkpointing_kwargs: '{"use_reentrant": true}'
 gradient_accumulation_steps: 16
 deepspeed: zero2
 """
-SWIFT_SCRIPT = """\
-# 4 * 80GiB
-nproc_per_node=4
-CUDA_VISIBLE_DEVICES=0,1,2,3 \\
-NPROC_PER_NODE=$nproc_per_node \\
-swift rlhf \\
-    --rlhf_type dpo \\
-    --model Qwen/Qwen2.5-7B-Instruct \\
-    --train_type lora \\
-    --dataset 'hjh0119/shareAI-Llama3-DPO-zh-en-emoji#1000' \\
-    --gradient_accumulation_steps $(expr 16 / $nproc_per_node) \\
-    --gradient_checkpointing true \\
-    --gradient_checkpointing_kwargs '{"use_reentrant": true}' \\
-    --deepspeed zero2
-"""
-TRL_YAML = """\
-model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct
-reward_funcs: [accuracy]
-num_generations: 8
-use_peft: true
-gradient_checkpointing: true
-gradient_checkpointing_kwargs: '{"use_reentrant": true}'
-"""
-ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
 TRAIN = """\
 from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
@@ -100,7 +76,6 @@ SH = """\
 set -euo pipefail
 accelerate launch --use_deepspeed --zero_stage 2 --num_processes 8 train.py "$@"
 """
-OLD = "torch==2.13.0\ntransformers==4.49.0\naccelerate==1.4.0\npeft==0.14.0\ndeepspeed==0.16.4\n"
 UV = """\
 [project]
 name = "ours"
@@ -109,78 +84,28 @@ dependencies = ["trl", "torch==2.13.0", "transformers==4.49.0", "peft==0.14.0", 
 [tool.uv.sources]
 trl = { git = "https://github.com/huggingface/trl", tag = "v0.15.2" }
 """
+MOST = {"checkpointing": {"reentrant"}, "precision": {"bf16"}, "adapter": {"yes"}}
+ALL_OF_ZERO3 = {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"}
+ACCUMULATES, CLIPS = {"accumulation": {"yes"}}, {"no gradient_clipping": {"no"}}
 KINDS = {
     "axolotl": (
         {"config.yml": AXOLOTL, "deepspeed_configs/zero3_bf16.json": AUTO},
-        {
-            "strategy": {"zero3-small"},
-            "checkpointing": {"reentrant"},
-            "precision": {"bf16"},
-            "trainer": {"another"},
-            "adapter": {"yes"},
-            "accumulation": {"yes"},
-            "no gradient_clipping": {"no"},
-        },
+        {**MOST, "strategy": {"zero3-small"}, "trainer": {"another"}, **ACCUMULATES, **CLIPS},
     ),
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
-        {
-            "strategy": {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"},
-            "precision": {"bf16"},
-            "trainer": {"dpo"},
-            "adapter": {"yes"},
-            "accumulation": {"yes"},
-        },
+        {"precision": {"bf16"}, "adapter": {"yes"}, "strategy": ALL_OF_ZERO3, "trainer": {"dpo"}, **ACCUMULATES},
     ),
     "ms-swift": (
         {"dpo.yaml": SWIFT},
-        {
-            "strategy": {*ZERO2, "zero2-offload"},
-            "checkpointing": {"reentrant"},
-            "precision": {"bf16"},
-            "trainer": {"dpo"},
-            "adapter": {"yes"},
-            "accumulation": {"yes"},
-        },
+        {**MOST, "strategy": {*ZERO2, "zero2-offload"}, "trainer": {"dpo"}, **ACCUMULATES},
     ),
-    "ms-swift's script": (
-        {"train.sh": SWIFT_SCRIPT},
-        {
-            "strategy": {*ZERO2, "zero2-offload"},
-            "checkpointing": {"reentrant"},
-            "trainer": {"dpo"},
-            "adapter": {"yes"},
-        },
-    ),
-    "TRL's YAML": (
-        {"grpo.yaml": TRL_YAML, "accelerate.yaml": ACCELERATE, "requirements.txt": OLD + "trl==0.15.2\n"},
-        {
-            "strategy": ZERO2,
-            "checkpointing": {"reentrant"},
-            "trainer": {"grpo"},
-            "adapter": {"yes"},
-            "no gradient_clipping": {"no"},
-        },
-    ),
+    "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (
         {"train.sh": SH, "src/train.py": TRAIN, "pyproject.toml": UV},
-        {
-            "strategy": ZERO2,
-            "checkpointing": {"reentrant"},
-            "precision": {"bf16"},
-            "trainer": {"grpo"},
-            "adapter": {"yes"},
-            "no gradient_clipping": {"no"},
-        },
+        {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS},
     ),
 }
-
-
-def written(folder, files):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    return read_project([str(folder)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,7 +123,7 @@ def test_the_same_failure_is_certain_however_it_is_written(tmp_path, kind):
     assert [each.failure.name for each in conditions.findings(project) if each.certain] == ["grpo_lora_no_grad"]
 
 
-GRPO = "num_generations: 8\nuse_peft: true\ngradient_checkpointing: true\n" + (
+RECIPE = "num_generations: 8\nuse_peft: true\ngradient_checkpointing: true\n" + (
     "gradient_checkpointing_kwargs: {use_reentrant: true}\noutput_dir: x\n"
 )
 EARLY = {"grpo", "rloo"}
@@ -219,7 +144,7 @@ EARLY = {"grpo", "rloo"}
 def test_a_setting_stands_for_the_trainers_that_a_release_has(tmp_path, pin, left):
     """Breaks when trainers that the pinned TRL lacks leave a failure undecided, or one that it may have is left out."""
     engine = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
-    project = written(tmp_path, {"requirements.txt": f"trl{pin}\n", "train.yaml": GRPO, "accelerate.yaml": engine})
+    project = written(tmp_path, {"requirements.txt": f"trl{pin}\n", "train.yaml": RECIPE, "accelerate.yaml": engine})
     assert project.left["trainer"] == left
     certain = [each.failure.name for each in conditions.findings(project) if each.certain]
     assert certain == (["grpo_lora_no_grad"] if pin == "==0.15.2" else [])
@@ -261,11 +186,16 @@ def test_the_current_folder_is_read_and_an_empty_one_is_said(tmp_path, asked, mo
         ("train.yaml", "output_dir: x\nbf16: true: false\n", "train.yaml:2 is not valid YAML: mapping values are not"),
         ("ds.json", '{\n"zero_optimization": {"stage": 2},\n}', "ds.json:3 is not valid JSON: "),
         ("pyproject.toml", "[project]\nname = x\n", "pyproject.toml is not valid TOML: "),
+        (
+            "ds.json",
+            '{"zero_optimization": {"stage": "three"}}',
+            "ds.json:1 stage: three: not a stage (0, 1, 2 or 3), so it could be any",
+        ),
         ("requirements.txt", "peft==0.14.0\ntranformers==4.49.0\n", "did you mean transformers?"),
     ],
 )
 def test_a_slip_is_said_with_its_place(tmp_path, name, text, expected):
-    """Breaks when a file that doesn't parse, or a misspelt package, is passed over."""
+    """Breaks when a file that doesn't parse, a misspelt package or a stage that is none is passed over."""
     (tmp_path / "reqs.txt").write_text("trl==0.15.2\n")
     [note] = written(tmp_path, {name: text}).notes
     assert expected in note and name in note

@@ -1,18 +1,15 @@
 """Logs that tell no error and no gradient: what is said of them, and of which logs nothing is."""
 
-import io
+import itertools
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from faultline.diagnose import lines as diagnose_lines
-from faultline.diagnose import view
-from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import diagnose
 from faultline.diagnose.silent import FEWEST, Silence
+from tests.support import logs
+from tests.support.logs import printed
 
 # A step as trainers log it: transformers 4 and 5, ms-swift, torchtitan and verl.
 FORMS = (
@@ -24,15 +21,8 @@ FORMS = (
 )
 
 
-def diagnosed(*lines):
-    content = "".join(f"{line}\n" for line in lines).encode()
-    return diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), wanted))
-
-
-def shown(answer):
-    out = io.StringIO()
-    view.show(Console(file=out, width=200), answer, details(answer))
-    return out.getvalue()
+def diagnosed(*lines, closely=False):
+    return logs.diagnosed("".join(f"{line}\n" for line in lines), name="train.log", closely=closely)
 
 
 def like(answer):
@@ -40,23 +30,24 @@ def like(answer):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("norm", "expected"), [("0.0", "0"), ("0", "0"), ("0.0000", "0"), ("nan", "nan")])
-def test_steps_without_a_gradient_are_told(form, norm, expected):
+def test_steps_without_a_gradient_are_told(form):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
-    answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
-    assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer), answer.silence.earlier)
-    assert answer.named == "", "a guess was forced"
-    assert f"grad_norm is {expected} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
+    for norm, expected in (("0.0", "0"), ("0", "0"), ("0.0000", "0"), ("nan", "nan")):
+        answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
+        assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer), answer.silence.earlier), norm
+        assert answer.named == "", "a guess was forced"
+        text = printed(answer)
+        assert f"grad_norm is {expected} in every step that it logs" in text and "train.log:2-6" in text
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("norm", ["0.1", "1e-08", "4.123e-05", "12", "1.0", "00.5"])
-@pytest.mark.parametrize("at", [0, 3, 6])
-def test_one_step_with_a_gradient_is_enough(form, norm, at):
+def test_one_step_with_a_gradient_is_enough(form):
     """Breaks when a run is called silent that skipped some steps, or whose gradients are small."""
-    steps = [form.format("0.0")] * 6
-    steps.insert(at, form.format(norm))
-    assert diagnosed(*steps).silence is None and "grad_norm" not in shown(diagnosed(*steps))
+    for norm, at in itertools.product(("0.1", "1e-08", "4.123e-05", "12", "1.0", "00.5"), (0, 3, 6)):
+        steps = [form.format("0.0")] * 6
+        steps.insert(at, form.format(norm))
+        answer = diagnosed(*steps)
+        assert answer.silence is None and "grad_norm" not in printed(answer), f"{norm} at {at}"
 
 
 NEAR = {
@@ -98,7 +89,7 @@ def test_what_is_known_narrows_which_failures_do_so():
     whole = diagnosed(*steps)
     assert like(whole)["zero_double_reduction"] == ["fsdp1-full"]
     assert whole.silence.earlier["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"], "transformers mended it"
-    assert "On older releases only:\n    zero0_bf16_loss_scale" in shown(whole)
+    assert "On older releases only:\n    zero0_bf16_loss_scale" in printed(whole)
     narrowed = diagnosed("fsdp_version: 2", *steps)
     assert narrowed.silence.earlier["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"]
     assert "zero_double_reduction" not in like(narrowed)
@@ -109,7 +100,7 @@ def test_what_is_known_narrows_which_failures_do_so():
 def test_a_traceback_that_is_cut_is_asked_for_whole():
     """Breaks when somebody who pasted half a traceback hears that nothing is wrong."""
     answer = diagnosed("Loading", "Traceback (most recent call last):", '  File "train.py", line 3, in <module>')
-    assert "a traceback begins at train.log:2, and its last line names the error: paste that too" in shown(answer)
+    assert "a traceback begins at train.log:2, and its last line names the error: paste that too" in printed(answer)
 
 
 WARNING = (
@@ -124,7 +115,7 @@ def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
     [warned] = answer.warned
     assert (warned.failure, warned.line) == ("reentrant_frozen_embeddings_adapters", 2)
     assert answer.named == "", "the warning alone is harmless where the part is frozen on purpose"
-    text = shown(answer)
+    text = printed(answer)
     assert "train.log:2" in text and "It is that failure if weights inside" in text and "fsdp2" in text
 
 
@@ -133,7 +124,7 @@ def test_a_warning_is_not_named_beside_an_error_or_where_it_never_was_all():
     assert not diagnosed(WARNING, "RuntimeError: CUDA error: device-side assert triggered").warned
     assert not diagnosed("UserWarning: None of the inputs have names", "requires_grad=True").warned
     plain = diagnosed("distributed_type: MULTI_GPU", WARNING)
-    assert plain.warned and "under ddp-*." in shown(plain)
+    assert plain.warned and "under ddp-*." in printed(plain)
 
 
 def test_machines_are_told_as_well(asked, tmp_path):
@@ -153,6 +144,4 @@ def test_machines_are_told_as_well(asked, tmp_path):
 )
 def test_law_lines_that_are_passed_over_change_no_answer(lines):
     """Breaks when the quick look at a log's bytes says otherwise than reading every line."""
-    content = "\n".join(lines).encode()
-    slow = diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), lambda: wanted() and None))
-    assert diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), wanted)) == slow
+    assert diagnosed(*lines, closely=True) == diagnosed(*lines)
