@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -375,10 +376,9 @@ def test_a_hostile_or_foreign_file_ends_in_one_line(tmp_path, asked, name, monke
 def test_texts_of_files_reach_the_terminal_tamed(tmp_path, asked):
     """Breaks when a value, a name or a version of a file can write to the terminal or forge a line."""
     escape = "\\u001b]0;owned\\u0007\\u001b[2J\\n\\u202eevil"
-    (tmp_path / "train.yaml").write_text(
-        f'output_dir: x\ndeepspeed: "zero3{escape}"\nlora_r: "{escape}"\nrl: "{escape}"\n'
-    )
-    (tmp_path / "accelerate.yaml").write_text(f'distributed_type: "{escape}"\nmixed_precision: "fp8{escape}"\n')
+    train = f'output_dir: x\ndeepspeed: "zero3{escape}"\nlora_r: "{escape}"\nrl: "{escape}"\n'
+    engine = f'distributed_type: "{escape}"\nmixed_precision: "fp8{escape}"\n'
+    put(tmp_path, {"train.yaml": train, "accelerate.yaml": engine})
     for form in ((), ("--json",)):
         _, out, _ = asked("audit", str(tmp_path), *form)
         assert out and not any(mark in out for mark in ("\x1b", "\x07", "\u202e"))
@@ -394,30 +394,17 @@ def test_a_hostile_file_needs_little_memory(tmp_path, name):
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "faultline", "audit", str(tmp_path / name)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=bounded,
-    )
+    command = [sys.executable, "-m", "faultline", "audit", str(tmp_path / name)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=bounded)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr[-500:]
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text):
-    """Breaks when some text ends in anything but an answer or a refusal."""
-    try:
-        data = files.parsed(text, "x")
-        asked_versions.read(Document("x", ROOT / "x", text, data))
-    except UsageError:
-        pass
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_text_or_not(content):
-    text = files.decoded(content)
-    assert text is None or "\x00" not in text
+@given(st.text(max_size=200), st.binary(max_size=200))
+def test_any_text_is_read_or_refused(text, content):
+    """Breaks when some text ends in anything but an answer or a refusal, or bytes are taken for a text that aren't."""
+    with contextlib.suppress(UsageError):
+        asked_versions.read(Document("x", ROOT / "x", text, files.parsed(text, "x")))
+    assert "\x00" not in (files.decoded(content) or "")
 
 
 KEYS = (

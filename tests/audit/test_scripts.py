@@ -152,13 +152,9 @@ def test_several_commands_are_alternatives(tmp_path):
     text = "torchrun train.py --use_peft --bf16\ntorchrun train.py --bf16\npython prepare.py --output_dir x\n"
     known = written(tmp_path, {"train.sh": text})
     assert "adapter" not in known.left and known.left["precision"] == {"bf16"}
-
-
-def test_a_command_that_another_file_does_not_fit_stays_possible(tmp_path):
-    """Breaks when of two launches only that is known which has a config beside it."""
     text = "accelerate launch --use_fsdp --fsdp_version 2 train.py\ntorchrun train.py --deepspeed ds.json\n"
-    files = {"train.sh": text, "ds.json": '{"zero_optimization": {"stage": 2}}'}
-    assert {"zero2", "fsdp2"} <= written(tmp_path, files).left["strategy"]
+    known = written(tmp_path, {"train.sh": text, "ds.json": '{"zero_optimization": {"stage": 2}}'})
+    assert {"zero2", "fsdp2"} <= known.left["strategy"], "only that is known which has a config beside it"
 
 
 PROGRAM = '''\
@@ -186,14 +182,6 @@ def test_literals_of_a_call_are_known_and_nothing_else(tmp_path):
     assert [place.where for place in known.sources["checkpointing"]] == ["train.py:8", "train.py:9"]
 
 
-def test_a_script_and_its_code_hold_together(tmp_path):
-    """Breaks when what the code says is lost because the command says something else."""
-    launch = "accelerate launch --use_deepspeed --zero_stage 2 train.py --bf16\n"
-    known = written(tmp_path, {"train.py": PROGRAM, "train.sh": launch})
-    assert known.left["strategy"] == {"zero2", "zero2-small"} and known.left["precision"] == {"bf16"}
-    assert known.left["trainer"] == {"grpo"}
-
-
 @pytest.mark.parametrize("name", ["train.py", "train.sh"])
 def test_a_program_that_says_nothing_is_refused_only_by_name(tmp_path, asked, name):
     """Breaks when every file of code is listed as not recognised, or a named one is passed over."""
@@ -204,34 +192,18 @@ def test_a_program_that_says_nothing_is_refused_only_by_name(tmp_path, asked, na
     assert code == 2 and not out and len(errors) == 1 and "is not recognised" in errors[0]
 
 
-TOKENS = ("accelerate", "launch", "train.py", "--deepspeed", "--bf16", *"$X ' \" \\\n \n ` <<E $( )".split(" "))
+TOKENS = [
+    f"{word} " for word in (*"accelerate launch train.py --deepspeed --bf16 $X ' \" ` <<E $( )".split(), "\\\n", "\n")
+]
+PARTS = ["SFTConfig(", "bf16=True, ", "deepspeed=", "{'a': 1}, ", "x", "**k, ", ")", "\n", "if x:", " ", "lambda: "]
 
 
-@given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(TOKENS)).map(" ".join)))
-def test_any_script_is_read(text):
-    for statements in shell.read(Document("x", Path("x"), text)):
-        assert all(each.source.name == "x" and each.source.line for each in statements)
-
-
-PARTS = (
-    "SFTConfig(",
-    "bf16=True, ",
-    "deepspeed=",
-    "{'a': 1}, ",
-    "x",
-    "**k, ",
-    ")",
-    "\n",
-    "if x:",
-    " ",
-    "lambda: ",
-    "(" * 50,
-)
-
-
-@given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(PARTS)).map("".join)))
-def test_any_code_is_read(text):
-    for statements in python_calls.read(Document("x", Path("x"), text)):
+@pytest.mark.parametrize(("reader", "parts"), [(shell, TOKENS), (python_calls, [*PARTS, "(" * 50])])
+@given(data=st.data())
+def test_any_program_is_read(reader, parts, data):
+    """Breaks when a script or code of any kind ends in a traceback, or says something of no line."""
+    text = data.draw(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(parts)).map("".join)))
+    for statements in reader.read(Document("x", Path("x"), text)):
         assert all(each.source.name == "x" and each.source.line for each in statements)
 
 

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import faultline
 from faultline.base import markdown, paths
 from faultline.base.packages import TODAY
 from faultline.catalogue import loading
 from faultline.catalogue.recognition import met
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.diagnose import data
+from faultline.diagnose.command import GIVEN, pasted
 from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
 from faultline.maintain import score
@@ -26,7 +28,18 @@ from faultline.observations import matching, measured, nearest, remedies, store,
 from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.observations.store import Error, Row, Stack
 from tests.support import logs
-from tests.support.logs import NO_GRAD, RECOMPUTED, TIMEOUT, UNUSED, WHILE_HANDLED, diagnosed, place, printed, traceback
+from tests.support.logs import (
+    NO_GRAD,
+    RECOMPUTED,
+    TIMEOUT,
+    TWO_DEVICES,
+    UNUSED,
+    WHILE_HANDLED,
+    diagnosed,
+    place,
+    printed,
+    traceback,
+)
 from tests.support.night import sampled
 
 FAILURES = loading.failures()
@@ -217,11 +230,8 @@ def test_every_mechanism_is_told_apart_and_has_a_remedy_in_words_for_any_model()
         assert matching.worded(fates, "") == fates and general, failure.name
 
 
-MISMATCH = """\
-Traceback (most recent call last):
-  File "evaluate.py", line 7, in <module>
-    model = AutoModelForCausalLM.from_pretrained(folder)
-RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:
+LOADED = '  File "evaluate.py", line 7, in <module>\n    model = AutoModelForCausalLM.from_pretrained(folder)\n'
+MISMATCH = """RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:
 \tsize mismatch for model.embed_tokens.weight: copying a param with shape {} from checkpoint, the shape in \
 current model is {}.
 \tYou may consider adding `ignore_mismatched_sizes=True` in the model `from_pretrained` method.
@@ -232,14 +242,12 @@ Key               | Status   |
 ------------------+----------+
 model.norm.weight | MISMATCH | Reinit due to size mismatch - ckpt: {} vs model:{}
 
-Traceback (most recent call last):
-  File "evaluate.py", line 7, in <module>
-    model = AutoModelForCausalLM.from_pretrained(folder)
-RuntimeError: You set `ignore_mismatched_sizes` to `False`, thus raising an error. For details look at the above report!
-"""
+""" + traceback(
+    "RuntimeError: You set `ignore_mismatched_sizes` to `False`, thus raising an error. See the report!", frames=LOADED
+)
 
 
-@pytest.mark.parametrize("text", [MISMATCH, MISMATCH.partition("folder)\n")[2], REPORT])
+@pytest.mark.parametrize("text", [traceback(MISMATCH, frames=LOADED), MISMATCH, REPORT])
 def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
     """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
     empty = diagnosed("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
@@ -250,12 +258,6 @@ def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked
     code, out, _ = asked("diagnose", log(text.format("torch.Size([0])", "torch.Size([32])")))
     assert code == 0 and "such a run left the checkpoint" in out
     assert "refuted      `ignore_mismatched_sizes=True`" in out
-
-
-def test_a_later_error_is_not_taken_for_the_first():
-    """Breaks when a known error that came of an unknown one is told in its place."""
-    text = traceback("torch.OutOfMemoryError: CUDA out of memory.") + "\n" + traceback(UNUSED)
-    assert diagnosed(text).named == "" and "out of memory" in diagnosed(text).search
 
 
 def test_what_the_rules_say_is_what_the_runs_said():
@@ -280,16 +282,12 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     assert not measured.seen("ValueError: of nobody")
 
 
-TWO_LOSSES = """Traceback (most recent call last):
-  File "/home/me/train.py", line 61, in <module>
+TWO_LOSSES = """  File "/home/me/train.py", line 61, in <module>
     %s
   File "/site-packages/deepspeed/runtime/engine.py", line 2037, in backward
     self.optimizer.backward(loss, retain_graph=retain_graph)
   File "/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 2063, in backward
     scaled_loss.backward(retain_graph=retain_graph)
-  File "/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 1394, in reduce_ipg_grads
-    assert self.params_already_reduced[param_id] == False, \\
-AssertionError: The parameter 12 has already been reduced. Gradient computed twice for this partition.
 """
 
 
@@ -305,7 +303,7 @@ AssertionError: The parameter 12 has already been reduced. Gradient computed twi
 )
 def test_two_backward_passes_are_no_vision_tower(asked, log, call, before, mechanism):
     """Breaks when a loop of two losses, without checkpointing, is told that its vision tower runs once per image."""
-    _, out, _ = asked("diagnose", log(before + TWO_LOSSES % call))
+    _, out, _ = asked("diagnose", log(before + traceback(TWICE, frames=TWO_LOSSES % call)))
     assert out.startswith("zero_double_reduction") and ("the same mechanism" in out.splitlines()[0]) == mechanism
 
 
@@ -441,8 +439,9 @@ def test_what_bears_an_errors_words_out_decides(before, words, options, answer):
     assert logs.said(diagnosed(before + words, **place(*options))) == answer
 
 
-def test_remedies_are_those_of_the_place():
-    """Breaks when what was measured elsewhere is told of a place, or cells of other places are counted."""
+def test_remedies_are_those_of_the_place(asked, log):
+    """Breaks when what was measured elsewhere is told of a place, or before what was there in other words, as for LoRA
+    under ZeRO-2 on trl 0.15.2, where today's torch words the error otherwise."""
     fates = remedies.fates(FAILURES["zero3_dummy_loss"], "empty-gradient", {("zero3", "off")})
     words = {fate.key: fate.word for fate in fates}
     assert {fate.scope for fate in fates} == {"there"} and all(fate.cells <= 3 for fate in fates)
@@ -453,13 +452,7 @@ def test_remedies_are_those_of_the_place():
     ):
         fates = remedies.fates(FAILURES[failure], signature, {("ddp", "off")})
         assert {fate.scope for fate in fates} == {scope}
-
-
-def test_remedies_of_the_same_place_in_other_words_come_before_those_of_other_places(asked, log):
-    """Breaks when LoRA under ZeRO-2 on trl 0.15.2, where today's torch words the error otherwise, gets what helps
-    under DDP."""
-    failure = FAILURES["grpo_lora_no_grad"]
-    fates = remedies.fates(failure, "no-grad-fn", {("zero2", "reentrant")})
+    fates = remedies.fates(FAILURES["grpo_lora_no_grad"], "no-grad-fn", {("zero2", "reentrant")})
     assert {fate.scope for fate in fates} == {"there in other words"} and {fate.cells for fate in fates} <= {1, 2, 3}
     text = f"trl==0.15.2\ngradient_checkpointing_kwargs={{'use_reentrant': True}}\n{NO_GRAD}"
     code, out, _ = asked("diagnose", log(text), "--strategy", "zero2")
@@ -534,8 +527,9 @@ def test_an_error_that_the_catalogue_lacks_is_told_apart_from_one_that_is_not_de
     assert asked("diagnose", log("ValueError: of nobody\n"))[1].startswith("Not in the catalogue\n")
     assert asked("diagnose", log(NO_GRAD))[1].startswith("One of several  the error alone doesn't show which")
     assert asked("diagnose", log("fine\n"))[1] == "No error found in this log\n"
-    memory = asked("diagnose", log("torch.OutOfMemoryError: CUDA out of memory.\n"))[1]
-    assert memory.startswith("Not in the catalogue  plain out of memory") and memory.count("\n") == 1
+    for words in ("torch.OutOfMemoryError: CUDA out of memory.", "CUDA out of memory. Tried to allocate 2.00 GiB"):
+        memory = asked("diagnose", log(f"{words}\n"))[1]
+        assert memory.startswith("Not in the catalogue  plain out of memory") and memory.count("\n") == 1
 
 
 def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
@@ -597,6 +591,12 @@ def test_timeouts_alone_are_unknown_and_told(asked, log):
     code, out, _ = asked("diagnose", log(text + "Fatal Python error: Aborted\n"))
     assert code == 1 and out.startswith("This log only shows the aftermath.") and "Ranks 3, 5 waited" in out
     assert out.index("Watchdog") < out.index("Aborted"), "the events aren't in the order of the log"
+    thrown = (
+        "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'\n"  # its message is cut off
+    )
+    waited = f"[rank1]: [Rank 1] {TIMEOUT}"
+    assert asked("diagnose", log(waited + thrown))[1].startswith("This log only shows the aftermath.")
+    assert asked("diagnose", log(thrown))[1].startswith("Not in the catalogue"), "nothing says that anybody waited"
 
 
 @pytest.mark.parametrize(("other", "apart"), [("_ALLGATHER_BASE", True), ("ALLREDUCE", False)])
@@ -610,9 +610,94 @@ def test_ranks_that_wait_in_different_collectives_are_said_to(asked, log, other,
     assert (wait in asked("diagnose", log(text))[1]) == apart
 
 
-def test_an_abort_whose_message_was_cut_off_is_no_cause_beside_a_timeout(asked, log):
-    """Breaks when what NCCL's watchdog throws is looked for, and not what made the ranks wait."""
-    thrown = "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'\n"
-    waited = f"[rank1]: [Rank 1] {TIMEOUT}"
-    assert asked("diagnose", log(waited + thrown))[1].startswith("This log only shows the aftermath.")
-    assert asked("diagnose", log(thrown))[1].startswith("Not in the catalogue"), "nothing says that anybody waited"
+ERROR = "AssertionError: The parameter 291 has already been reduced. Gradient computed twice for this partition."
+
+
+@pytest.mark.parametrize("words", [[ERROR], ERROR.split(), [f"[rank1]: {ERROR}"], [f"step 3\n{ERROR}\n"]])
+def test_an_error_is_read_from_the_command_line(asked, words):
+    """Breaks when somebody must make a file of one line, or quote it."""
+    code, out, errors = asked("diagnose", *words)
+    assert code == 0 and not errors and out.startswith("zero_double_reduction")
+    assert f"{GIVEN}:" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["train.log"], ["my train.log"], ["train.log", "rank1.log"], ["RuntimeError.log"], ["Errors of june.txt"], ["-"]],
+)
+def test_a_mistyped_name_is_no_error(words):
+    assert pasted(words) == ""
+
+
+@pytest.mark.parametrize("words", [[""], [" \n"], ["train.log", ""]])
+def test_an_empty_text_is_said_to_be_empty(asked, words):
+    """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
+    assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
+
+
+def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():
+    """Breaks when the words to search for are somebody's own, which no other page has."""
+    message = f"{ERROR} Multiple gradient reduction is currently not supported"
+    for behind in ("I use zero3 and MiniCPM-V with LoRA", ". It came with MiniCPM-V"):
+        search = faultline.diagnose(f"{message}{behind}").diagnosis.search
+        assert search.startswith("AssertionError ") and search.endswith('currently not supported"'), search
+    assert "in this place" in faultline.diagnose(f"{message} in this place").diagnosis.search
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("Same for me. Error: RuntimeError: no", "RuntimeError: no"),
+        ("Error: torch.cuda.OutOfMemoryError: no", "torch.cuda.OutOfMemoryError: no"),
+        ("It ends. Error: no such option", "Error: no such option"),
+        ("MyError: RuntimeError: no", "MyError: RuntimeError: no"),
+    ],
+)
+def test_a_label_before_an_error_is_no_type(text, error):
+    assert faultline.diagnose(text).diagnosis.cause.text == error
+
+
+@pytest.mark.parametrize(
+    ("said", "modes"),
+    [
+        ("I tried `use_reentrant=False` but same.", set()),
+        ("We have also tried checkpoint with use_reentrant=True! It runs with use_reentrant=False.", {"non-reentrant"}),
+        ("It runs with `use_reentrant=True`. I tried use_reentrant=False.", {"reentrant"}),
+        ("--use_reentrant=False", {"non-reentrant"}),
+    ],
+)
+def test_a_mode_that_somebody_tried_is_not_the_runs(said, modes):
+    """Breaks when a remedy that did not help is taken for what the run had, which excludes the failure."""
+    for text in (f"{said}\n{ERROR}", f"{ERROR} {said}"):
+        assert faultline.diagnose(text).diagnosis.hints.modes == modes
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ([], "add --strategy and --checkpointing."),
+        (["--strategy", "ddp"], "add --checkpointing."),
+        (["--checkpointing", "off"], "add --strategy."),
+        (["--strategy", "ddp", "--checkpointing", "off"], None),
+    ],
+)
+def test_only_the_option_that_lacks_is_asked_for(asked, options, advice):
+    """Breaks when an answer asks for what was given."""
+    out = asked("diagnose", TWO_DEVICES, *options)[1]
+    assert out.startswith(("Not in the catalogue", "Probably not in the catalogue")), out
+    assert [line.rpartition("how it was run, ")[2] for line in out.splitlines() if "how it was run" in line] == (
+        [advice] if advice else []
+    )
+
+
+def test_a_file_is_read_whatever_it_is_called(asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ValueError: x").write_text(f"{ERROR}\n")
+    assert asked("diagnose", "ValueError: x")[1].startswith("zero_double_reduction")
+
+
+def test_a_closed_input_is_a_missing_log():
+    """Breaks when a service without an input gets a traceback."""
+    words = ["sh", "-c", '"$@" <&-', "sh", sys.executable, "-m", "faultline", "diagnose"]
+    done = subprocess.run(words, cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("faultline: no log given") and done.stderr.count("\n") == 1

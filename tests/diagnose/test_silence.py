@@ -66,19 +66,15 @@ def test_what_only_looks_like_it_is_not_told(name):
     assert diagnosed(*NEAR[name]).silence is None
 
 
-def test_a_setting_is_no_step():
-    """Breaks when the arguments that a trainer prints are taken for a gradient."""
-    assert diagnosed("max_grad_norm=1.0,", *[FORMS[0].format("0.0")] * 4).silence.steps == 4
-
-
 def test_an_error_comes_first():
     """Breaks when a run that died is told to have been silent."""
     answer = diagnosed(*[FORMS[0].format("0.0")] * 9, "RuntimeError: CUDA error: device-side assert triggered")
     assert answer.cause and answer.silence is None
 
 
-def test_rewards_are_told_apart_from_silence():
+def test_rewards_and_settings_are_told_apart_from_silence():
     """Rewards that differ and no gradient are silence, also between steps in which they are alike."""
+    assert diagnosed("max_grad_norm=1.0,", *[FORMS[0].format("0.0")] * 4).silence.steps == 4, "a setting is no step"
     same, differs = (f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': {std}}}" for std in ("0.0", "0.05"))
     assert diagnosed(*[same, differs] * 4).silence.steps == 4
 
