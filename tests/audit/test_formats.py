@@ -69,6 +69,8 @@ def test_annotations_name_a_file_and_a_line(project, asked):
     assert "cel%25.yaml" in out and "ac, cel%.yaml" not in out
     _, longer, _ = asked("audit", "--format", "github", "--all")
     assert len(longer.splitlines()) > len(out.splitlines())
+    code, out, errors = asked("audit", "--json", "--format", "sarif")
+    assert code == 2 and not out and "exclude each other" in errors[0]
 
 
 def test_an_annotation_is_as_severe_as_the_result_in_code_scanning():
@@ -84,8 +86,3 @@ def test_no_text_ends_an_annotation(text):
     for mark in ("%2C", "%3A", "%0A", "%0D", "%25"):
         value = value.replace(mark, chr(int(mark[1:], 16)))
     assert value == text
-
-
-def test_one_format_at_a_time(project, asked):
-    code, out, errors = asked("audit", "--json", "--format", "sarif")
-    assert code == 2 and not out and "exclude each other" in errors[0]

@@ -197,22 +197,19 @@ def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "markers"),
+    ("name", "form", "markers"),
     [
-        (
-            "uv.lock",
-            ("resolution-markers = [\"sys_platform == 'linux'\"]", "resolution-markers = [\"os_name == 'nt'\"]"),
-        ),
-        ("poetry.lock", ("markers = \"sys_platform != 'darwin'\"", "markers = \"sys_platform == 'darwin'\"")),
-        ("pylock.toml", ("marker = \"os_name == 'posix'\"", "marker = \"os_name == 'nt'\"")),
+        ("uv.lock", 'resolution-markers = ["%s"]', ("sys_platform == 'linux'", "os_name == 'nt'")),
+        ("poetry.lock", 'markers = "%s"', ("sys_platform != 'darwin'", "sys_platform == 'darwin'")),
+        ("pylock.toml", 'marker = "%s"', ("os_name == 'posix'", "os_name == 'nt'")),
     ],
 )
-def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, markers):
+def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, form, markers):
     """Breaks when the builds of torch for several systems contradict each other, and none is known."""
     table = "packages" if name == "pylock.toml" else "package"
-    head = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
-    builds = zip(("2.13.0", "2.12.0"), markers, strict=True)
-    text = head + "".join(f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{each}\n' for build, each in builds)
+    text = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
+    for build, marker in zip(("2.13.0", "2.12.0"), markers, strict=True):
+        text += f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{form % marker}\n'
     assert versions(tmp_path, text, name) == {"torch": "==2.13.0"}
 
 

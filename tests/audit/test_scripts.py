@@ -46,7 +46,6 @@ COMMANDS = {
         ("torchrun train.py --gradient_accumulation_steps `expr 4` --bf16", {"bf16"}),
     ],
     "checkpointing": [
-        ("torchrun train.py --gradient_checkpointing true", {"reentrant", "non-reentrant"}),
         ("torchrun train.py --gradient-checkpointing --bf16", {"reentrant", "non-reentrant"}),
         ("torchrun train.py --gradient_checkpointing false", {"off"}),
         ("torchrun train.py --gradient_checkpointing $GC --bf16", None),
@@ -192,13 +191,11 @@ def test_a_program_that_says_nothing_is_refused_only_by_name(tmp_path, asked, na
     assert code == 2 and not out and len(errors) == 1 and "is not recognised" in errors[0]
 
 
-TOKENS = [
-    f"{word} " for word in (*"accelerate launch train.py --deepspeed --bf16 $X ' \" ` <<E $( )".split(), "\\\n", "\n")
-]
+TOKENS = [f"{word} " for word in "accelerate launch train.py --deepspeed --bf16 $X ' \" ` <<E $( )".split()]
 PARTS = ["SFTConfig(", "bf16=True, ", "deepspeed=", "{'a': 1}, ", "x", "**k, ", ")", "\n", "if x:", " ", "lambda: "]
 
 
-@pytest.mark.parametrize(("reader", "parts"), [(shell, TOKENS), (python_calls, [*PARTS, "(" * 50])])
+@pytest.mark.parametrize(("reader", "parts"), [(shell, [*TOKENS, "\\\n", "\n"]), (python_calls, [*PARTS, "(" * 50])])
 @given(data=st.data())
 def test_any_program_is_read(reader, parts, data):
     """Breaks when a script or code of any kind ends in a traceback, or says something of no line."""
