@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -19,13 +20,18 @@ from faultline.base.paths import ROOT
 from faultline.projects import files
 from faultline.projects import versions as asked_versions
 from faultline.projects.documents import Document
+from tests.support.projects import put, written
 
 
 def versions(tmp_path, text, name="requirements.txt"):
     """The ranges that one file tells, by package."""
     file = tmp_path / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return {package: results.text for package, results in read_project([str(file)]).versions.items()}
+    return ranges_of(read_project([str(file)]))
+
+
+def ranges_of(project):
+    return {package: asked.text for package, asked in project.versions.items()}
 
 
 REQUIREMENTS = """\
@@ -42,8 +48,9 @@ https://example.org/wheels/flash_attn-2.7.4-cp311-cp311-linux_x86_64.whl
 -e ./ours
 -r more.txt
 """
-FORMS = {
-    "requirements.txt": (
+FORMS = [
+    (
+        "requirements.txt",
         REQUIREMENTS,
         {
             "torch": "==2.6.0+cu124",
@@ -54,36 +61,43 @@ FORMS = {
             "deepspeed": "~=0.16.4",
         },
     ),
-    "freeze.txt": (
+    (
+        "freeze.txt",
         "accelerate==1.4.0\n# Editable install with no version control (ours==0.1)\n-e /home/me/ours\n"
         "trl @ file:///wheels/trl-0.15.2-py3-none-any.whl#sha256=00\ntorch==2.6.0\nzipp==3.21.0\n",
         {"accelerate": "==1.4.0", "trl": "==0.15.2", "torch": "==2.6.0"},
     ),
-    "list.txt": (
+    (
+        "list.txt",
         "Package      Version\n------------ -------\naccelerate   1.4.0\n"
         "ours         0.1     /home/me/ours\ntrl  0.15.2\n",
         {"accelerate": "==1.4.0", "trl": "==0.15.2"},
     ),
-    "list.json": (
+    (
+        "list.json",
         json.dumps([{"name": "trl", "version": "0.15.2"}, {"name": "zipp", "version": "3.21.0"}]),
         {"trl": "==0.15.2"},
     ),
-    "pylock.toml": (
+    (
+        "pylock.toml",
         'lock-version = "1.0"\ncreated-by = "pip"\n[[packages]]\nname = "trl"\nversion = "0.15.2"\n'
         '[[packages]]\nname = "zipp"\nversion = "3.21.0"\n',
         {"trl": "==0.15.2"},
     ),
-    "uv.lock": (
+    (
+        "uv.lock",
         'version = 1\nrequires-python = ">=3.11"\n[[package]]\nname = "deepspeed"\nversion = "0.16.4"\n'
         'source = { registry = "https://example.org/simple" }\n'
         '[[package]]\nname = "ours"\nsource = { editable = "." }\n',
         {"deepspeed": "==0.16.4"},
     ),
-    "poetry.lock": (
+    (
+        "poetry.lock",
         '[[package]]\nname = "peft"\nversion = "0.14.0"\noptional = false\n[metadata]\nlock-version = "2.1"\n',
         {"peft": "==0.14.0"},
     ),
-    "Pipfile.lock": (
+    (
+        "Pipfile.lock",
         json.dumps(
             {
                 "_meta": {"pipfile-spec": 6},
@@ -93,12 +107,14 @@ FORMS = {
         ),
         {"trl": "==0.15.2", "peft": "", "torch": "==2.6.0"},
     ),
-    "pyproject.toml": (
+    (
+        "pyproject.toml",
         '[project]\nname = "ours"\nversion = "0.1"\ndependencies = ["trl>=0.15,<0.17", "rich"]\n'
         '[project.optional-dependencies]\nds = ["deepspeed==0.16.4"]\n[dependency-groups]\ndev = ["peft>=0.14"]\n',
         {"trl": ">=0.15,<0.17", "deepspeed": "==0.16.4", "peft": ">=0.14"},
     ),
-    "poetry/pyproject.toml": (
+    (
+        "poetry/pyproject.toml",
         '[tool.poetry.dependencies]\npython = "^3.11"\ntrl = "^0.15.2"\n'
         'transformers = {version = "^4.48", extras = ["torch"]}\n'
         'peft = "0.14.0"\naccelerate = "~1.4"\ntorch = "*"\n',
@@ -110,33 +126,36 @@ FORMS = {
             "torch": "",
         },
     ),
-    "environment.yml": (
+    (
+        "environment.yml",
         "name: ours\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pytorch=2.6.0\n  - pip\n  - pip:\n"
         "      - trl==0.15.2\n",
         {"torch": "==2.6.0", "trl": "==0.15.2"},
     ),
-}
+    ("requirements.txt", "peft==0.14.0\ntrl==0.15.2 \\", {"peft": "==0.14.0", "trl": "==0.15.2"}),
+    (
+        "requirements.txt",  # of which only one is for this Python
+        "trl==0.15.2 ; python_version < '3.10'\ntrl==1.16.0 ; python_version >= '3.10'\n",
+        {"trl": "==1.16.0"},
+    ),
+    *(
+        (
+            "requirements.txt",
+            "trl==0.15.2\r\npeft==0.14.0\r\n".encode(encoding),
+            {"peft": "==0.14.0", "trl": "==0.15.2"},
+        )
+        for encoding in ("utf-8", "utf-8-sig", "utf-16")  # as PowerShell writes
+    ),
+]
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_versions_in_the_forms_that_people_have_them(tmp_path, name):
+@pytest.mark.parametrize(("name", "text", "wanted"), FORMS)
+def test_versions_in_the_forms_that_people_have_them(tmp_path, name, text, wanted):
     """Breaks when a file of versions is not known any more, or read wrongly."""
-    text, wanted = FORMS[name]
-    (tmp_path / "more.txt").write_text("deepspeed~=0.16.4\n-r requirements.txt\n")
-    (tmp_path / "poetry").mkdir()
-    results = versions(tmp_path, text, name)
-    assert {package: set(answer.split(",")) for package, answer in results.items()} == {
-        package: set(answer.split(",")) for package, answer in wanted.items()
-    }
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_encodings_and_line_ends(tmp_path, encoding):
-    """Breaks on what PowerShell writes: UTF-16, and Windows' line ends."""
-    assert versions(tmp_path, "trl==0.15.2\r\npeft==0.14.0\r\n".encode(encoding)) == {
-        "trl": "==0.15.2",
-        "peft": "==0.14.0",
-    }
+    put(tmp_path, {"more.txt": "deepspeed~=0.16.4\n-r requirements.txt\n", "poetry/none": ""})
+    known = versions(tmp_path, text, name)
+    assert known.keys() == wanted.keys()
+    assert all({*known[package].split(",")} == {*asked.split(",")} for package, asked in wanted.items()), known
 
 
 def test_the_line_of_a_requirement_is_told(tmp_path):
@@ -148,15 +167,9 @@ def test_the_line_of_a_requirement_is_told(tmp_path):
         assert sources[package][0].where == f"{file}:{line}"
 
 
-def test_a_backslash_at_the_end_of_a_file_joins_nothing(tmp_path):
-    """Breaks when the last requirement of a file is lost."""
-    assert versions(tmp_path, "peft==0.14.0\ntrl==0.15.2 \\") == {"peft": "==0.14.0", "trl": "==0.15.2"}
-
-
 def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
-    (tmp_path / "requirements.in").write_text("trl>=0.15\ndeepspeed>=0.17\n")
-    (tmp_path / "requirements.txt").write_text("trl==0.15.2\ndeepspeed==0.16.4\n")
-    setup = read_project([str(tmp_path)])
+    wanted, locked = "trl>=0.15\ndeepspeed>=0.17\n", "trl==0.15.2\ndeepspeed==0.16.4\n"
+    setup = written(tmp_path, {"requirements.in": wanted, "requirements.txt": locked})
     assert setup.versions["trl"].pinned and "deepspeed" not in setup.versions
     assert any("no version of deepspeed fits" in note for note in setup.notes)
 
@@ -184,22 +197,19 @@ def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "markers"),
+    ("name", "form", "markers"),
     [
-        (
-            "uv.lock",
-            ("resolution-markers = [\"sys_platform == 'linux'\"]", "resolution-markers = [\"os_name == 'nt'\"]"),
-        ),
-        ("poetry.lock", ("markers = \"sys_platform != 'darwin'\"", "markers = \"sys_platform == 'darwin'\"")),
-        ("pylock.toml", ("marker = \"os_name == 'posix'\"", "marker = \"os_name == 'nt'\"")),
+        ("uv.lock", 'resolution-markers = ["%s"]', ("sys_platform == 'linux'", "os_name == 'nt'")),
+        ("poetry.lock", 'markers = "%s"', ("sys_platform != 'darwin'", "sys_platform == 'darwin'")),
+        ("pylock.toml", 'marker = "%s"', ("os_name == 'posix'", "os_name == 'nt'")),
     ],
 )
-def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, markers):
+def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, form, markers):
     """Breaks when the builds of torch for several systems contradict each other, and none is known."""
     table = "packages" if name == "pylock.toml" else "package"
-    head = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
-    builds = zip(("2.13.0", "2.12.0"), markers, strict=True)
-    text = head + "".join(f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{each}\n' for build, each in builds)
+    text = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
+    for build, marker in zip(("2.13.0", "2.12.0"), markers, strict=True):
+        text += f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{form % marker}\n'
     assert versions(tmp_path, text, name) == {"torch": "==2.13.0"}
 
 
@@ -210,28 +220,6 @@ def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
         read_project([str(tmp_path / "notes.txt")])
 
 
-def test_a_stage_that_is_none_is_told(tmp_path):
-    """Breaks when a slip in the stage is taken for all stages without a word."""
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": "three"}}')
-    [note] = read_project([str(tmp_path)]).notes
-    assert "ds.json:1" in note and "three" in note and "not a stage" in note
-
-
-def test_a_requirement_for_another_python_is_none_of_this_one(tmp_path):
-    """Breaks when the alternatives of markers are taken for a contradiction, and the version is lost."""
-    file = tmp_path / "requirements.txt"
-    file.write_text("trl==0.15.2 ; python_version < '3.10'\ntrl==1.16.0 ; python_version >= '3.10'\n")
-    assert read_project([str(file)]).versions["trl"].text == "==1.16.0"
-
-
-def test_an_environment_is_read_from_its_folder(tmp_path):
-    """Breaks when a virtual environment, of whichever Python, says nothing."""
-    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    for name in ("trl-0.15.2", "huggingface_hub-0.30.0"):
-        (tmp_path / "lib" / "python3.9" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
-    assert {name: r.text for name, r in read_project([str(tmp_path)]).versions.items()} == {"trl": "==0.15.2"}
-
-
 def environment(folder, *packages):
     """The folder of an environment, as far as an audit looks at it, with the path of its interpreter."""
     for package in packages:
@@ -239,6 +227,13 @@ def environment(folder, *packages):
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(sys.executable)
     return folder / "bin" / "python"
+
+
+def test_an_environment_is_read_from_its_folder(tmp_path):
+    """Breaks when a virtual environment, of whichever Python, says nothing."""
+    environment(tmp_path, "trl-0.15.2", "huggingface_hub-0.30.0")
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert ranges_of(read_project([str(tmp_path)])) == {"trl": "==0.15.2"}
 
 
 def test_an_environment_is_the_active_one(tmp_path, monkeypatch):
@@ -253,12 +248,12 @@ def test_an_environment_is_the_active_one(tmp_path, monkeypatch):
     for relevant in ("", sys.prefix, str(tmp_path / "gone")):
         monkeypatch.setenv("VIRTUAL_ENV", relevant)
         setup = read_project([], environment=True)
-        assert {name: r.text for name, r in setup.versions.items()} == {"trl": "==0.15.2", "torch": "==2.5.1+cu124"}
+        assert ranges_of(setup) == {"trl": "==0.15.2", "torch": "==2.5.1+cu124"}
         assert setup.read == (f"what is installed in {tmp_path / 'conda'}",)
         assert not any("Faultline's own" in note for note in setup.notes)
     environment(tmp_path / "venv", "trl-0.16.0")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    assert read_project([], environment=True).versions["trl"].text == "==0.16.0"
+    assert ranges_of(read_project([], environment=True)) == {"trl": "==0.16.0"}
 
 
 def test_another_interpreters_environment_can_be_named(tmp_path, asked):
@@ -276,8 +271,8 @@ def test_another_interpreters_environment_can_be_named(tmp_path, asked):
 
 def test_a_file_that_another_one_names_is_the_one_in_the_folder(tmp_path):
     """Breaks when one file is listed under two names."""
-    (tmp_path / "train.yaml").write_text("output_dir: x\nfsdp: full_shard\nfsdp_config: fsdp.json\n")
-    (tmp_path / "fsdp.json").write_text('{"fsdp_version": 1}')
+    train = "output_dir: x\nfsdp: full_shard\nfsdp_config: fsdp.json\n"
+    put(tmp_path, {"train.yaml": train, "fsdp.json": '{"fsdp_version": 1}'})
     for place, name in ((tmp_path, "fsdp.json"), (tmp_path / "train.yaml", f"{tmp_path}/fsdp.json")):
         sources = read_project([str(place)]).sources["strategy"]
         shown = [*map(str, sources)]
@@ -294,20 +289,14 @@ def test_standard_input_is_a_file(monkeypatch, asked):
 
 def test_a_folder_gives_its_usual_files_and_no_others(tmp_path):
     """Breaks when a dependency's or a test's file speaks for a project, or its own is missed."""
-    for name in (
-        "requirements.txt",
-        "node_modules/requirements.txt",
-        "tests/requirements.txt",
-        ".venv/requirements.txt",
-    ):
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("trl==0.15.2" if name == "requirements.txt" else "trl==9.9")
-    (tmp_path / "configs" / "deep").mkdir(parents=True)
-    (tmp_path / "configs" / "deep" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
-    (tmp_path / "package.json").write_text('{"name": "ours"}')
-    (tmp_path / "broken.json").write_text("{")
-    setup = read_project([str(tmp_path)])
+    others = dict.fromkeys((f"{name}/requirements.txt" for name in ("node_modules", "tests", ".venv")), "trl==9.9")
+    files = {
+        "requirements.txt": "trl==0.15.2",
+        "configs/deep/ds.json": '{"zero_optimization": {"stage": 2}}',
+        "package.json": '{"name": "ours"}',
+        "broken.json": "{",
+    }
+    setup = written(tmp_path, files | others)
     assert set(setup.read) == {"requirements.txt", "configs/deep/ds.json"}
     assert any("skipped (not recognised)" in note and "package.json" in note for note in setup.notes)
     assert "skipped: broken.json:1 is not valid JSON: Expecting property name enclosed in double quotes" in setup.notes
@@ -315,10 +304,8 @@ def test_a_folder_gives_its_usual_files_and_no_others(tmp_path):
 
 def test_a_folder_that_can_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch, asked):
     """Breaks when one closed folder ends an audit of all others."""
-    (tmp_path / "requirements.txt").write_text("trl==0.15.2")
-    for name in ("closed", "open"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "open" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    config = '{"zero_optimization": {"stage": 2}}'
+    put(tmp_path, {"requirements.txt": "trl==0.15.2", "open/ds.json": config, "closed/ds.json": config})
     scandir = os.scandir
 
     def closed(path):
@@ -386,10 +373,9 @@ def test_a_hostile_or_foreign_file_ends_in_one_line(tmp_path, asked, name, monke
 def test_texts_of_files_reach_the_terminal_tamed(tmp_path, asked):
     """Breaks when a value, a name or a version of a file can write to the terminal or forge a line."""
     escape = "\\u001b]0;owned\\u0007\\u001b[2J\\n\\u202eevil"
-    (tmp_path / "train.yaml").write_text(
-        f'output_dir: x\ndeepspeed: "zero3{escape}"\nlora_r: "{escape}"\nrl: "{escape}"\n'
-    )
-    (tmp_path / "accelerate.yaml").write_text(f'distributed_type: "{escape}"\nmixed_precision: "fp8{escape}"\n')
+    train = f'output_dir: x\ndeepspeed: "zero3{escape}"\nlora_r: "{escape}"\nrl: "{escape}"\n'
+    engine = f'distributed_type: "{escape}"\nmixed_precision: "fp8{escape}"\n'
+    put(tmp_path, {"train.yaml": train, "accelerate.yaml": engine})
     for form in ((), ("--json",)):
         _, out, _ = asked("audit", str(tmp_path), *form)
         assert out and not any(mark in out for mark in ("\x1b", "\x07", "\u202e"))
@@ -405,30 +391,17 @@ def test_a_hostile_file_needs_little_memory(tmp_path, name):
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "faultline", "audit", str(tmp_path / name)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=bounded,
-    )
+    command = [sys.executable, "-m", "faultline", "audit", str(tmp_path / name)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=bounded)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr[-500:]
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text):
-    """Breaks when some text ends in anything but an answer or a refusal."""
-    try:
-        data = files.parsed(text, "x")
-        asked_versions.read(Document("x", ROOT / "x", text, data))
-    except UsageError:
-        pass
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_text_or_not(content):
-    text = files.decoded(content)
-    assert text is None or "\x00" not in text
+@given(st.text(max_size=200), st.binary(max_size=200))
+def test_any_text_is_read_or_refused(text, content):
+    """Breaks when some text ends in anything but an answer or a refusal, or bytes are taken for a text that aren't."""
+    with contextlib.suppress(UsageError):
+        asked_versions.read(Document("x", ROOT / "x", text, files.parsed(text, "x")))
+    assert "\x00" not in (files.decoded(content) or "")
 
 
 KEYS = (

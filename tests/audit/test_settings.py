@@ -1,4 +1,4 @@
-"""Settings: what configs and training arguments say of a training, on files that the libraries themselves bring."""
+"""Settings: what configs and training arguments say of a training, alone and in projects as people have them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline import strategies
-from faultline.audit import arguments
+from faultline.audit import arguments, conditions
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.project import read_project
 from faultline.base.paths import ROOT
 from faultline.projects.documents import Document
+from tests.support.projects import GRPO, family, put, written
 
 
 def package(name):
@@ -32,15 +32,9 @@ def left(tmp_path, text, name="train.yaml"):
     return read_project([str(file)]).left
 
 
-TRL = {
-    "fsdp1": {"fsdp1-full"},
-    "fsdp2": {"fsdp2"},
-    "multi_gpu": {"ddp", "ddp-find-unused", "ddp-static-graph"},
-    "single_gpu": {"single"},
-    "zero1": {"zero1", "zero1-small"},
-    "zero2": {"zero2", "zero2-small"},
-    "zero3": {"zero3", "zero3-small"},
-}
+DDP = {"ddp", "ddp-find-unused", "ddp-static-graph"}
+TRL = {"fsdp1": {"fsdp1-full"}, "fsdp2": {"fsdp2"}, "multi_gpu": DDP, "single_gpu": {"single"}}
+TRL |= {f"zero{stage}": {f"zero{stage}", f"zero{stage}-small"} for stage in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("file", sorted((package("trl") / "accelerate_configs").glob("*.yaml")), ids=lambda f: f.stem)
@@ -67,35 +61,22 @@ def test_the_configs_that_the_matrix_runs_with(file):
     assert results <= {file.stem, file.stem.removesuffix("-small"), f"{file.stem}-small"}
 
 
+@pytest.mark.slow
 def test_what_accelerate_itself_writes(tmp_path):
     """Breaks when accelerate writes a key in another way than it is read here."""
     from accelerate.commands.config.config_args import ClusterConfig
 
-    common = {
-        "compute_environment": "LOCAL_MACHINE",
-        "mixed_precision": "bf16",
-        "use_cpu": False,
-        "debug": False,
-        "num_processes": 2,
-    }
+    common = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16", "use_cpu": False, "debug": False}
+    offload = {"zero_stage": 3, "offload_param_device": "cpu", "offload_optimizer_device": "cpu"}
     plans = {
         "ddp": ("MULTI_GPU", {}),
         "fsdp2-no-reshard": ("FSDP", {"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False}}),
         "fsdp1-grad-op": ("FSDP", {"fsdp_config": {"fsdp_sharding_strategy": "SHARD_GRAD_OP"}}),
-        "zero3-offload-param": (
-            "DEEPSPEED",
-            {
-                "deepspeed_config": {
-                    "zero_stage": 3,
-                    "offload_param_device": "cpu",
-                    "offload_optimizer_device": "cpu",
-                }
-            },
-        ),
+        "zero3-offload-param": ("DEEPSPEED", {"deepspeed_config": offload}),
     }
     for strategy, (kind, more) in plans.items():
         for name in ("config.yaml", "config.json"):
-            config = ClusterConfig(distributed_type=kind, **common, **more)
+            config = ClusterConfig(distributed_type=kind, num_processes=2, **common, **more)
             file = tmp_path / name
             (config.to_yaml_file if name.endswith("yaml") else config.to_json_file)(str(file))
             results = read_project([str(file)]).left
@@ -103,9 +84,10 @@ def test_what_accelerate_itself_writes(tmp_path):
             assert len(results["strategy"]) == (3 if strategy == "ddp" else 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
+NODES = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nparallelism_config: "
+NODES += "{parallelism_config_dp_replicate_size: %d, parallelism_config_dp_shard_size: %d}"
+SAID = {
+    "strategy": [
         ("fsdp: full_shard auto_wrap\nfsdp_config: {version: 1}", {"fsdp1-full"}),
         ("fsdp: [shard_grad_op, auto_wrap]\nfsdp_config: {version: 1}", {"fsdp1-grad-op"}),
         ("fsdp: true\nfsdp_config: {fsdp_version: 2, reshard_after_forward: false}", {"fsdp2-no-reshard"}),
@@ -113,58 +95,27 @@ def test_what_accelerate_itself_writes(tmp_path):
         ("fsdp: hybrid_shard auto_wrap\nfsdp_config: {version: 1}", {"fsdp1-hybrid"}),
         ("fsdp: hybrid_shard_zero2 auto_wrap\nfsdp_config: {version: 1}", set()),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 4}", {"fsdp1-hybrid"}),
-        (
-            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n"
-            "parallelism_config: {parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 4}",
-            {"fsdp2-hsdp"},
-        ),
-        (
-            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n"
-            "parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config_dp_shard_size: 8}",
-            {"fsdp2"},
-        ),
-        ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 8}}\noutput_dir: x", {"zero3-hpz"}),
-        (
-            "deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 1}}\noutput_dir: x",
-            {"zero3", "zero3-small"},
-        ),
+        (NODES % (2, 4), {"fsdp2-hsdp"}),
+        (NODES % (1, 8), {"fsdp2"}),
+        ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 8}}", {"zero3-hpz"}),
+        ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 1}}", {"zero3", "zero3-small"}),
         ("fsdp_version: 2\nfsdp_config: {offload_params: false}\nbase_model: x\nmicro_batch_size: 1", {"fsdp2"}),
         ("deepspeed: {zero_optimization: {stage: 2, reduce_bucket_size: auto}}\noutput_dir: x", {"zero2-small"}),
         ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", {"zero2-offload"}),
-        ("deepspeed: examples/deepspeed/ds_z3_config.json", {n for n in strategies.names() if n.startswith("zero3")}),
+        ("deepspeed: examples/deepspeed/ds_z3_config.json", family("zero3")),
         ("fsdp: fsdp2\ntuner_type: lora", {"fsdp2"}),
-        ("deepspeed: configs/zero3_bf16.json", {n for n in strategies.names() if n.startswith("zero3")}),
-        ("deepspeed: zero2_offload", {n for n in strategies.names() if n.startswith("zero2")}),
-        ("deepspeed: my_config.json", {n for n in strategies.names() if n.startswith("zero")}),
-        (
-            "ddp_find_unused_parameters: false",
-            {name for name in strategies.names() if name != "ddp-find-unused"},
-        ),
+        ("deepspeed: configs/zero3_bf16.json", family("zero3")),
+        ("deepspeed: zero2_offload", family("zero2")),
+        ("deepspeed: my_config.json", family("zero")),
+        ("ddp_find_unused_parameters: false", {*strategies.names()} - {"ddp-find-unused"}),
         ("distributed_type: NO\nmixed_precision: no", {"single"}),
-        ("distributed_type: DistributedType.MULTI_XPU", {"ddp", "ddp-find-unused", "ddp-static-graph"}),
+        ("distributed_type: DistributedType.MULTI_XPU", DDP),
         ("accelerate_config: zero3\nmodel_name_or_path: x", {"zero3", "zero3-small"}),
         ("train_batch_size: 8\nlearning_rate: 1.0e-5", None),  # of diffusers' scripts, and no DeepSpeed config
         ("fsdp: ''\noutput_dir: x", None),
         ("fsdp: null\ndeepspeed: null\noutput_dir: x", None),
     ],
-)
-def test_strategies_of_training_arguments(tmp_path, text, names):
-    """Breaks when arguments name another strategy than the trainer would take, or one where they name none."""
-    assert left(tmp_path, text).get("strategy") == (None if names is None else frozenset(names))
-
-
-def test_a_config_that_another_file_names_is_read(tmp_path):
-    """Breaks when a stage that stands in a file of its own is not found."""
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
-    assert left(tmp_path, "deepspeed: ds.json\noutput_dir: x")["strategy"] == {"zero1", "zero1-small"}
-    accelerate = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
-    setup = left(tmp_path, accelerate, "accelerate.yaml")
-    assert setup["strategy"] == {"zero1", "zero1-small"}
-
-
-@pytest.mark.parametrize(
-    ("text", "modes"),
-    [
+    "checkpointing": [
         ("gradient_checkpointing: true", {"reentrant", "non-reentrant"}),
         ("gradient_checkpointing: false", {"off"}),
         ("gradient_checkpointing: 'True'\ngradient_checkpointing_kwargs: {use_reentrant: true}", {"reentrant"}),
@@ -175,14 +126,7 @@ def test_a_config_that_another_file_names_is_read(tmp_path):
         ("fsdp: full_shard\nfsdp_config: {fsdp_activation_checkpointing: true}", {"non-reentrant"}),
         ("output_dir: x", None),  # the default is TRL's, or transformers'
     ],
-)
-def test_checkpointing(tmp_path, text, modes):
-    assert left(tmp_path, text).get("checkpointing") == (None if modes is None else frozenset(modes))
-
-
-@pytest.mark.parametrize(
-    ("text", "adapter"),
-    [
+    "adapter": [
         ("use_peft: true\nlora_r: 8", {"yes"}),
         ("use_peft: false\nlora_r: 8", {"no"}),
         ("lora_r: 8", {"yes"}),
@@ -191,72 +135,76 @@ def test_checkpointing(tmp_path, text, modes):
         ("finetuning_type: full", {"no"}),
         ("output_dir: x", None),
     ],
-)
-def test_adapters(tmp_path, text, adapter):
-    assert left(tmp_path, text).get("adapter") == (None if adapter is None else frozenset(adapter))
-
-
-@pytest.mark.parametrize(
-    ("text", "trainers", "name"),
-    [
-        ("rlhf_type: gkd", {"gkd", "gkd_on_policy"}, "swift.yaml"),
-        ("stage: dpo\nfinetuning_type: lora", {"dpo"}, "train.yaml"),
-        ("stage: sft\nfinetuning_type: lora", {OTHER_TRAINER}, "train.yaml"),
-        ("rl: orpo\nbase_model: x", {OTHER_TRAINER}, "train.yaml"),
-        ("base_model: x\ndatasets: []", {OTHER_TRAINER}, "train.yaml"),
-        ("trainer: GRPOTrainer\noutput_dir: x", {"grpo"}, "train.yaml"),
-        ("trainer: my_own\noutput_dir: x", None, "train.yaml"),
-        ("reward_funcs: [accuracy]\nnum_generations: 4", {"grpo", "rloo"}, "train.yaml"),
-        ("reward_funcs: [accuracy]\nnum_generations: 4", {"grpo"}, "grpo.yaml"),
-        ("output_dir: x", None, "grpo.yaml"),
+    "trainer": [
+        ("rlhf_type: gkd", {"gkd", "gkd_on_policy"}),
+        ("stage: dpo\nfinetuning_type: lora", {"dpo"}),
+        ("stage: sft\nfinetuning_type: lora", {OTHER_TRAINER}),
+        ("rl: orpo\nbase_model: x", {OTHER_TRAINER}),
+        ("base_model: x\ndatasets: []", {OTHER_TRAINER}),
+        ("trainer: GRPOTrainer\noutput_dir: x", {"grpo"}),
+        ("trainer: my_own\noutput_dir: x", None),
+        ("reward_funcs: [accuracy]\nnum_generations: 4", {"grpo", "rloo"}),
     ],
-)
-def test_trainers(tmp_path, text, trainers, name):
-    """Breaks when a failure of one trainer is told of another, or a file's name alone decides."""
-    assert left(tmp_path, text, name).get("trainer") == (None if trainers is None else frozenset(trainers))
-
-
-def test_beta_means_a_reference_model_only_where_it_does(tmp_path):
-    """Breaks when DPO's beta, or any trainer's, is taken for GRPO's."""
-    grpo = "reward_funcs: [x]\nnum_generations: 4\n"
-    assert left(tmp_path, grpo + "beta: 0.04")["reference model"] == {"yes"}
-    assert left(tmp_path, grpo + "beta: 0.0")["reference model"] == {"no"}
-    assert "reference model" not in left(tmp_path, grpo)
-    assert "reference model" not in left(tmp_path, "output_dir: x\nbeta: 0.1")
-
-
-@pytest.mark.parametrize(
-    ("text", "need", "answer"),
-    [
-        ("gradient_accumulation_steps: 4\noutput_dir: x", "accumulation", "yes"),
-        ("gradient_accumulation_steps: 1\noutput_dir: x", "accumulation", "no"),
-        ("gradient_accumulation_steps: auto\noutput_dir: x", "accumulation", None),
-        ('{"zero_optimization": {}, "gradient_accumulation_steps": 4}', "accumulation", "yes"),
-        ('{"zero_optimization": {}, "gradient_accumulation_steps": "auto"}', "accumulation", None),
-        ('{"zero_optimization": {}}', "no gradient_clipping", "yes"),
-        ('{"zero_optimization": {}, "gradient_clipping": 0.0}', "no gradient_clipping", "no"),
-        ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", "no gradient_clipping", "yes"),
-        ("deepspeed: not_there_z2.json\noutput_dir: x", "no gradient_clipping", None),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", "no gradient_clipping", "no"),
-        (
-            "fsdp: full_shard\nfsdp_config: {fsdp_state_dict_type: SHARDED_STATE_DICT}",
-            "sharded state dict",
-            "yes",
-        ),
-        ("fsdp: full_shard\nfsdp_config: {state_dict_type: FULL_STATE_DICT}", "sharded state dict", "no"),
-        ("fsdp: full_shard\nfsdp_config: {state_dict_type: LOCAL_STATE_DICT}", "sharded state dict", None),
-        ("output_dir: x\nprecompute_ref_log_probs: true", "precompute_ref_log_probs", "yes"),
-        ("output_dir: x\nprecompute_ref_log_probs: false", "precompute_ref_log_probs", "no"),
-        ("use_peft: true\nlora_target_parameters: [x]", "target_parameters", "yes"),
-        ("use_peft: true\nlora_modules_to_save: [lm_head]", "trained head", "yes"),
-        ("use_peft: true\nlora_modules_to_save: [norm]", "trained head", "no"),
-        ("use_peft: true\nlora_r: 8", "trained head", None),
+    "accumulation": [
+        ("gradient_accumulation_steps: 4\noutput_dir: x", {"yes"}),
+        ("gradient_accumulation_steps: 1\noutput_dir: x", {"no"}),
+        ("gradient_accumulation_steps: auto\noutput_dir: x", None),
+        ('{"zero_optimization": {}, "gradient_accumulation_steps": 4}', {"yes"}),
+        ('{"zero_optimization": {}, "gradient_accumulation_steps": "auto"}', None),
     ],
-)
-def test_settings_that_a_failure_needs(tmp_path, text, need, answer):
-    """Breaks when what a file says of a setting is asked for, or what it doesn't say is taken as said."""
-    name = "ds.json" if text.startswith("{") else "train.yaml"
-    assert left(tmp_path, text, name).get(need) == (frozenset([answer]) if answer else None)
+    "no gradient_clipping": [
+        ('{"zero_optimization": {}}', {"yes"}),
+        ('{"zero_optimization": {}, "gradient_clipping": 0.0}', {"no"}),
+        ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", {"yes"}),
+        ("deepspeed: not_there_z2.json\noutput_dir: x", None),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", {"no"}),
+    ],
+    "sharded state dict": [
+        ("fsdp: full_shard\nfsdp_config: {fsdp_state_dict_type: SHARDED_STATE_DICT}", {"yes"}),
+        ("fsdp: full_shard\nfsdp_config: {state_dict_type: FULL_STATE_DICT}", {"no"}),
+        ("fsdp: full_shard\nfsdp_config: {state_dict_type: LOCAL_STATE_DICT}", None),
+    ],
+    "precompute_ref_log_probs": [
+        ("output_dir: x\nprecompute_ref_log_probs: true", {"yes"}),
+        ("output_dir: x\nprecompute_ref_log_probs: false", {"no"}),
+    ],
+    "target_parameters": [("use_peft: true\nlora_target_parameters: [x]", {"yes"})],
+    "trained head": [
+        ("use_peft: true\nlora_modules_to_save: [lm_head]", {"yes"}),
+        ("use_peft: true\nlora_modules_to_save: [norm]", {"no"}),
+        ("use_peft: true\nlora_r: 8", None),
+    ],
+    "reference model": [  # only GRPO's beta means one, not DPO's or any trainer's
+        ("reward_funcs: [x]\nnum_generations: 4\nbeta: 0.04", {"yes"}),
+        ("reward_funcs: [x]\nnum_generations: 4\nbeta: 0.0", {"no"}),
+        ("reward_funcs: [x]\nnum_generations: 4", None),
+        ("output_dir: x\nbeta: 0.1", None),
+        ("reward_funcs: [x]\nnum_generations: 4\nbeta: " + "9" * 400, None),  # which no float holds
+    ],
+    "own max_grad_norm": [("output_dir: x\nmax_grad_norm: " + "9" * 400, None)],
+}
+
+
+@pytest.mark.parametrize(("axis", "text", "values"), [(axis, *row) for axis, rows in SAID.items() for row in rows])
+def test_what_a_file_says_of_an_axis(tmp_path, axis, text, values):
+    """Breaks when a file is taken to say another thing than the trainer would do, or one where it says nothing."""
+    assert left(tmp_path, text, "ds.json" if text.startswith("{") else "train.yaml").get(axis) == values
+
+
+def test_a_files_name_decides_only_between_trainers_that_its_settings_leave(tmp_path):
+    """Breaks when a failure of one trainer is told of another because of what a file is called."""
+    assert left(tmp_path, "reward_funcs: [accuracy]\nnum_generations: 4", "grpo.yaml")["trainer"] == {"grpo"}
+    assert "trainer" not in left(tmp_path, "output_dir: x", "grpo.yaml")
+
+
+def test_a_config_that_another_file_names_is_read(tmp_path):
+    """Breaks when a stage that stands in a file of its own is not found."""
+    config, sharded = '{"zero_optimization": {"stage": 1}}', '{"version": 2, "reshard_after_forward": false}'
+    put(tmp_path, {"ds.json": config, "fsdp.json": sharded})
+    accelerate = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    for text in ("deepspeed: ds.json\noutput_dir: x", accelerate):
+        assert left(tmp_path, text)["strategy"] == {"zero1", "zero1-small"}
+    assert left(tmp_path, "fsdp: true\nfsdp_config: fsdp.json")["strategy"] == {"fsdp2-no-reshard"}
 
 
 def configs():
@@ -284,70 +232,41 @@ def test_telling_settings_are_those_trainers_alone():
         assert results == {name.replace("_", "") for name in names.split()}, f"{key} is a setting of {sorted(results)}"
 
 
-@pytest.mark.parametrize("key", ["beta", "max_grad_norm"])
-def test_a_number_that_no_float_holds_says_nothing(tmp_path, key):
-    """Breaks when a file with a long number ends in a traceback."""
-    assert not left(tmp_path, f"output_dir: x\n{key}: {'9' * 400}")
-
-
 def test_a_section_of_a_file_and_lines_are_found(tmp_path):
     """Breaks when a place that is told is not where the key stands."""
     text = "# bf16: false\nmodel:\n  use_reentrant: x\ntraining:\n  output_dir: out\n  bf16: true\n"
     text += "  gradient_checkpointing: true\n  gradient_checkpointing_kwargs:\n    use_reentrant: true\n"
-    (tmp_path / "all.yaml").write_text(text)
-    setup = read_project([str(tmp_path / "all.yaml")])
-    assert str(setup.sources["checkpointing"][-1]).endswith("all.yaml:9 use_reentrant: true")
-    assert str(setup.sources["precision"][0]).endswith("all.yaml:6 bf16: true")
+    sources = written(tmp_path, {"all.yaml": text}).sources
+    assert str(sources["checkpointing"][-1]).endswith("all.yaml:9 use_reentrant: true")
+    assert str(sources["precision"][0]).endswith("all.yaml:6 bf16: true")
 
 
 def test_what_excludes_each_other_leaves_both_and_says_so(tmp_path):
     """Breaks when one of two configs silently wins."""
-    (tmp_path / "accelerate.yaml").write_text(yaml.dump({"distributed_type": "MULTI_GPU"}))
-    (tmp_path / "train.yaml").write_text("deepspeed: ds_z2.json\noutput_dir: x")
-    setup = read_project([str(tmp_path)])
+    ddp, zero2 = "distributed_type: MULTI_GPU\n", "deepspeed: ds_z2.json\noutput_dir: x"
+    setup = written(tmp_path, {"accelerate.yaml": ddp, "train.yaml": zero2})
     assert {"ddp", "zero2"} <= setup.left["strategy"] and any("contradict each other" in note for note in setup.notes)
-
-
-def test_a_contradiction_names_each_place_once(tmp_path):
-    """Breaks when a place that is read in two ways stands twice in a note, and hides another one."""
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
-    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
-    [note] = read_project([str(tmp_path)]).notes
-    assert note.endswith("possible: ds.json:1 stage: 2; fsdp.yaml:3 fsdp_version: 2")
-
-
-def test_what_only_one_recipe_states_is_unknown_and_says_where(tmp_path):
-    """Breaks when somebody has to look for the file whose setting doesn't count."""
-    (tmp_path / "a.yaml").write_text("bf16: true\noutput_dir: x")
-    (tmp_path / "b.yaml").write_text("output_dir: x")
-    [note] = read_project([str(tmp_path)]).notes
-    assert note.endswith("because only some of the files of one kind state it: a.yaml:1 bf16: true")
+    (tmp_path / "train.yaml").unlink()
+    zero2, fsdp2 = '{"zero_optimization": {"stage": 2}}', "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    [note] = written(tmp_path, {"ds.json": zero2, "accelerate.yaml": fsdp2}).notes
+    assert note.endswith("possible: accelerate.yaml:3 fsdp_version: 2; ds.json:1 stage: 2"), "each place is named once"
 
 
 def test_files_of_one_kind_are_alternatives(tmp_path):
-    """Breaks when a recipe without an adapter is told of the adapter that another one has."""
-    (tmp_path / "a.yaml").write_text("use_peft: true\nbf16: true\noutput_dir: x")
-    (tmp_path / "b.yaml").write_text("fp16: false\nbf16: false\noutput_dir: x")
-    setup = read_project([str(tmp_path)])
+    """Breaks when a recipe without an adapter is told of the adapter that another one has, or nobody is told where it
+    stands."""
+    with_adapter, without = "use_peft: true\nbf16: true\noutput_dir: x", "fp16: false\nbf16: false\noutput_dir: x"
+    setup = written(tmp_path, {"a.yaml": with_adapter, "b.yaml": without})
     assert "adapter" not in setup.left and setup.left["precision"] == {"fp32", "bf16"}
-
-
-def test_document_lines_count_from_one():
-    document = Document("x", Path("x"), "a: 1\nb: 2\n")
-    assert [document.at(key).where for key in ("a", "b", "missing")] == ["x:1", "x:2", "x:1"]
+    [note] = setup.notes
+    assert note.endswith("because only some of the files of one kind state it: a.yaml:1 use_peft: true")
 
 
 KEYS = sorted(
-    {
-        *arguments.ARGUMENTS,
-        *arguments.DEEPSPEED,
-        *arguments.TRAINERS_BY_SETTING,
-        *arguments.TRAINER_KEYS,
-        *arguments.LORA,
-        "use_reentrant",
-    }
-    | {"distributed_type", "deepspeed_config", "zero_stage", "version", "beta", "stage", "offload_param", "enabled"}
-    | {"mixed_precision", "fsdp_sharding_strategy", "reduce_bucket_size", "deepspeed_config_file", "accelerate_config"}
+    {*arguments.ARGUMENTS, *arguments.DEEPSPEED, *arguments.TRAINERS_BY_SETTING, *arguments.TRAINER_KEYS}
+    | {*arguments.LORA, "use_reentrant", "distributed_type", "deepspeed_config", "zero_stage", "version", "beta"}
+    | {"stage", "offload_param", "enabled", "mixed_precision", "fsdp_sharding_strategy", "reduce_bucket_size"}
+    | {"deepspeed_config_file", "accelerate_config"}
 )
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.dates(), st.just("x\x00/../y" * 99)
@@ -369,6 +288,196 @@ def test_any_values_are_taken_or_passed_over(data):
         assert answer.source.name == "x" and answer.axis
 
 
-def test_fsdp_from_a_file_of_its_own(tmp_path):
-    (tmp_path / "fsdp.json").write_text('{"version": 2, "reshard_after_forward": false}')
-    assert left(tmp_path, "fsdp: true\nfsdp_config: fsdp.json")["strategy"] == {"fsdp2-no-reshard"}
+ZERO2 = {"zero2", "zero2-small"}
+AUTO = (
+    '{"zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": "auto"}, "bf16": {"enabled": true},'
+    '"gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto"}'
+)
+AXOLOTL = """\
+base_model: NousResearch/Llama-3.2-1B
+datasets:
+  - path: teknium/GPT4-LLM-Cleaned
+    type: alpaca
+adapter: lora
+lora_r: 16
+lora_target_modules: [q_proj, v_proj]
+gradient_accumulation_steps: 2
+micro_batch_size: 2
+bf16: auto
+gradient_checkpointing: true
+gradient_checkpointing_kwargs:
+  use_reentrant: true
+deepspeed: deepspeed_configs/zero3_bf16.json
+"""
+LLAMA_FACTORY = """\
+### model
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+### method
+stage: dpo
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+deepspeed: examples/deepspeed/ds_z3_config.json  # choices: [ds_z0_config.json, ds_z2_config.json]
+### train
+gradient_accumulation_steps: 8
+bf16: true
+"""
+SWIFT = """\
+model: Qwen/Qwen2.5-7B-Instruct
+rlhf_type: dpo
+tuner_type: lora
+torch_dtype: bfloat16
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: '{"use_reentrant": true}'
+gradient_accumulation_steps: 16
+deepspeed: zero2
+"""
+TRAIN = """\
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+
+def main():
+    args = GRPOConfig(
+        output_dir="out", num_generations=8, gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": True}, bf16=True,
+    )
+    adapter = LoraConfig(r=8, target_modules="all-linear")
+    GRPOTrainer("Qwen/Qwen2.5-0.5B", reward, args=args, train_dataset=data, peft_config=adapter).train()
+"""
+SH = "#!/usr/bin/env bash\nset -euo pipefail\n"
+SH += 'accelerate launch --use_deepspeed --zero_stage 2 --num_processes 8 train.py "$@"\n'
+UV = """\
+[project]
+name = "ours"
+version = "0"
+dependencies = ["trl", "torch==2.13.0", "transformers==4.49.0", "peft==0.14.0", "accelerate==1.4", "deepspeed==0.16.4"]
+[tool.uv.sources]
+trl = { git = "https://github.com/huggingface/trl", tag = "v0.15.2" }
+"""
+MOST = {"checkpointing": {"reentrant"}, "precision": {"bf16"}, "adapter": {"yes"}}
+ALL_OF_ZERO3 = {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"}
+ACCUMULATES, CLIPS = {"accumulation": {"yes"}}, {"no gradient_clipping": {"no"}}
+KINDS = {
+    "axolotl": (
+        {"config.yml": AXOLOTL, "deepspeed_configs/zero3_bf16.json": AUTO},
+        {**MOST, "strategy": {"zero3-small"}, "trainer": {"another"}, **ACCUMULATES, **CLIPS},
+    ),
+    "LLaMA-Factory": (
+        {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
+        {"precision": {"bf16"}, "adapter": {"yes"}, "strategy": ALL_OF_ZERO3, "trainer": {"dpo"}, **ACCUMULATES},
+    ),
+    "ms-swift": (
+        {"dpo.yaml": SWIFT},
+        {**MOST, "strategy": {*ZERO2, "zero2-offload"}, "trainer": {"dpo"}, **ACCUMULATES},
+    ),
+    "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
+    "a script and its code": (
+        {"train.sh": SH, "src/train.py": TRAIN, "pyproject.toml": UV},
+        {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_files_of_a_kind_say(tmp_path, kind):
+    """Breaks when a library's own way to write a setting isn't read, or says what it doesn't; or the record's own
+    setting isn't certain however it is written."""
+    files, known = KINDS[kind]
+    project = written(tmp_path, files)
+    assert {axis: {*values} for axis, values in project.left.items()} == known and not project.notes
+    if known["trainer"] == {"grpo"}:
+        certain = [each.failure.name for each in conditions.findings(project) if each.certain]
+        assert certain == ["grpo_lora_no_grad"]
+    if kind == "axolotl":
+        place = project.sources["strategy"][0]
+        assert "reduce_bucket_size: auto, which makes buckets smaller than the model" in str(place)
+
+
+RECIPE = "num_generations: 8\nuse_peft: true\ngradient_checkpointing: true\n" + (
+    "gradient_checkpointing_kwargs: {use_reentrant: true}\noutput_dir: x\n"
+)
+EARLY = {"grpo", "rloo"}
+
+
+@pytest.mark.parametrize(
+    ("pin", "left"),
+    [
+        ("==0.15.2", {"grpo"}),
+        ("<0.22", {"grpo"}),
+        ("==0.22.0", EARLY),
+        ("==0.25.0", EARLY | {"gold"}),
+        ("==1.0.0", EARLY | {"gold", "sdft", "sdpo"}),
+        (">=0.15.2", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
+        ("", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
+    ],
+)
+def test_a_setting_stands_for_the_trainers_that_a_release_has(tmp_path, pin, left):
+    """Breaks when trainers that the pinned TRL lacks leave a failure undecided, or one that it may have is left out."""
+    engine = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
+    project = written(tmp_path, {"requirements.txt": f"trl{pin}\n", "train.yaml": RECIPE, "accelerate.yaml": engine})
+    assert project.left["trainer"] == left
+    certain = [each.failure.name for each in conditions.findings(project) if each.certain]
+    assert certain == (["grpo_lora_no_grad"] if pin == "==0.15.2" else [])
+    assert ("with trl" in str(project.sources["trainer"][0])) == (len(left) < 6)
+    named = {"requirements.txt": f"trl{pin}\n", "train.yaml": "trainer: rloo\noutput_dir: x\n"}
+    assert written(tmp_path, named).left["trainer"] == {"rloo"}, "what is named was there, with other settings"
+
+
+def test_the_installed_trl_has_every_trainer_that_a_release_brought():
+    """Breaks when TRL drops or renames a trainer whose first release is written down."""
+    files = {file.name.removesuffix("_trainer.py") for file in package("trl").rglob("*_trainer.py")}
+    assert arguments.SINCE.keys() <= files & arguments.trainers()
+
+
+def test_the_current_folder_is_read_and_an_empty_one_is_said(tmp_path, asked, monkeypatch):
+    """Breaks when `faultline audit` alone looks elsewhere, or an empty folder passes."""
+    monkeypatch.chdir(tmp_path)
+    code, out, [error] = asked("audit")
+    assert code == 2 and not out and "no requirements, lock file or training config in ." in error
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    code, out, errors = asked("audit")
+    assert code == 0 and not errors and "requirements.txt:1" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("train.yaml", "output_dir: x\nbf16: true: false\n", "train.yaml:2 is not valid YAML: mapping values are not"),
+        ("ds.json", '{\n"zero_optimization": {"stage": 2},\n}', "ds.json:3 is not valid JSON: "),
+        ("pyproject.toml", "[project]\nname = x\n", "pyproject.toml is not valid TOML: "),
+        (
+            "ds.json",
+            '{"zero_optimization": {"stage": "three"}}',
+            "ds.json:1 stage: three: not a stage (0, 1, 2 or 3), so it could be any",
+        ),
+        ("requirements.txt", "peft==0.14.0\ntranformers==4.49.0\n", "did you mean transformers?"),
+    ],
+)
+def test_a_slip_is_said_with_its_place(tmp_path, name, text, expected):
+    """Breaks when a file that doesn't parse, a misspelt package or a stage that is none is passed over."""
+    (tmp_path / "reqs.txt").write_text("trl==0.15.2\n")
+    [note] = written(tmp_path, {name: text}).notes
+    assert expected in note and name in note
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "note"),
+    [
+        ('{ git = "https://github.com/huggingface/trl", tag = "v0.15.2" }', "==0.15.2", ""),
+        ('{ git = "https://github.com/huggingface/trl", rev = "v0.15.2" }', "==0.15.2", ""),
+        ('{ url = "https://example.org/trl-0.15.2-py3-none-any.whl" }', "==0.15.2", ""),
+        ('{ git = "https://github.com/huggingface/trl", rev = "0a1b2c3" }', None, "comes from git"),
+        ('{ git = "https://github.com/huggingface/trl", branch = "main" }', None, "comes from branch main"),
+        ('{ path = "../trl", editable = true }', None, "comes from path ../trl"),
+        ('{ index = "ours" }', ">=0.15", ""),
+        ('[{ index = "ours", marker = "sys_platform == \'linux\'" }]', ">=0.15", ""),
+    ],
+)
+def test_sources_of_uv(tmp_path, source, version, note):
+    """Breaks when a tag isn't the version, or a branch is taken for a release."""
+    text = f'[project]\nname = "ours"\nversion = "0"\ndependencies = ["trl>=0.15"]\n[tool.uv.sources]\ntrl = {source}\n'
+    project = written(tmp_path, {"pyproject.toml": text})
+    assert (project.versions["trl"].text if "trl" in project.versions else None) == version
+    assert [f"pyproject.toml:6: trl {note}" in each for each in project.notes] == ([True] if note else [])

@@ -1,4 +1,4 @@
-"""Reading logs: any bytes, any encoding, any prefix, in bounded memory, and the same however they come."""
+"""Reading logs: any bytes, encoding and prefix, in bounded memory, the same however they come, and found by words."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.base.text import plain
+from faultline.diagnose import context, signs
 from faultline.diagnose import lines as diagnose_lines
+from faultline.diagnose.words import needed
 
 # Pieces that break naive readers, beside bytes of any kind.
 NASTY = st.sampled_from(
@@ -72,15 +74,6 @@ def test_utf_16_is_known_without_its_mark(form):
     assert len(texts(bytes(range(256)) * 99)) > 1, "zeros now and then are another thing"
 
 
-def test_latin_1_is_what_is_left():
-    assert texts("Erreur: mémoire\n".encode("latin-1")) == ["Erreur: mémoire"]
-
-
-def test_only_the_last_state_of_a_progress_bar_counts():
-    bar = b"\r  0%|  | 0/3\r 50%|# | 1/3\r100%|##| 3/3Traceback (most recent call last):\n"
-    assert texts(bar) == ["100%|##| 3/3Traceback (most recent call last):"]
-
-
 def test_a_torn_gzip_member_gives_what_it_has():
     """Breaks when the log of a full disk can't be read at all."""
     packed = gzip.compress(b"".join(b"line %d of a log\n" % n for n in range(9999)), 1)
@@ -96,23 +89,12 @@ def test_a_gzip_bomb_is_not_unpacked_at_once():
     tracemalloc.stop()
 
 
-class Repeated:
-    """A stream that gives one piece some times over, however much is asked for."""
-
-    def __init__(self, piece: bytes, times: int) -> None:
-        self._pieces = itertools.repeat(piece, times)
-
-    def read(self, size: int) -> bytes:
-        return next(self._pieces, b"")
-
-
-@pytest.mark.parametrize("size", [64 << 20, pytest.param(2 << 30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("piece", [b"x", b"Error: ", b"\x1b[", b"a.", b"\r 1%"])
-def test_a_huge_line_is_read_in_bounded_memory(size, piece):
+def test_a_huge_line_is_read_in_bounded_memory(piece):
     """Breaks when a line without an end, such as hours of a progress bar, takes the memory that it has bytes."""
-    chunk = (piece * diagnose_lines.CHUNK)[: diagnose_lines.CHUNK]
+    content = io.BytesIO(piece * ((64 << 20) // len(piece)))
     tracemalloc.start()
-    [line] = diagnose_lines.lines("log", Repeated(chunk, size // diagnose_lines.CHUNK))
+    [line] = diagnose_lines.lines("log", content)
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
     assert len(line.text) <= diagnose_lines.WIDTH
@@ -162,17 +144,30 @@ def test_prefixes_without_end_take_no_time_without_end(name):
         diagnose_lines.bare(part * (diagnose_lines.WIDTH // len(part)))
 
 
-def test_json_of_notebooks_and_log_collectors_is_unpacked():
-    docker = (
-        b'{"log":"Traceback (most recent call last):\\n  File \\"x\\", line 1\\nRuntimeError: no\\n","stream":""}\n'
-    )
-    assert texts(docker) == ["Traceback (most recent call last):", '  File "x", line 1', "RuntimeError: no"]
-    torchrun = b'{"message": {"message": "x", "extraInfo": {"py_callstack": "Traceback:\\nRuntimeError: no\\n"}}}\n'
-    assert texts(torchrun) == ["Traceback:", "RuntimeError: no"]
-    notebook = b'      "\\u001b[0;31mRuntimeError\\u001b[0m: Expected to\\nfinish",\n'
-    assert texts(notebook) == ["RuntimeError: Expected to", "finish"]
-    deep = b'{"a\\n": ' + b"[" * 60000
-    assert len(texts(deep)) == 1, "brackets are no reason to fail"
+SHOWN = {
+    "Erreur: mémoire\n".encode("latin-1"): ["Erreur: mémoire"],
+    b"\r  0%|  | 0/3\r 50%|# | 1/3\r100%|##| 3/3Traceback\n": ["100%|##| 3/3Traceback"],  # what the bar showed last
+    # Docker's logs, torchrun's error files, notebooks, a collector's JSON over several lines.
+    b'{"log":"Traceback:\\n  File \\"x\\", line 1\\nE: no\\n","stream":""}\n': [
+        "Traceback:",
+        '  File "x", line 1',
+        "E: no",
+    ],
+    b'{"message": {"message": "x", "extraInfo": {"py_callstack": "Traceback:\\nE: no\\n"}}}\n': ["Traceback:", "E: no"],
+    b'      "\\u001b[0;31mRuntimeError\\u001b[0m: Expected to\\nfinish",\n': ["RuntimeError: Expected to", "finish"],
+    b'      "message": "RuntimeError: x",\n': ["RuntimeError: x"],
+    b'{"loss": 0.1, "note": "an Error: x"}': ['{"loss": 0.1, "note": "an Error: x"}'],  # no record of a line
+}
+
+
+@pytest.mark.parametrize("content", SHOWN)
+def test_a_line_is_what_somebody_saw(content):
+    """Breaks when a log's own encoding, its progress bars or the JSON around it hide what a person read in it."""
+    assert texts(content) == SHOWN[content]
+
+
+def test_brackets_are_no_reason_to_fail():
+    assert len(texts(b'{"a\\n": ' + b"[" * 60000)) == 1
 
 
 def test_what_is_not_wanted_is_passed_over_and_still_counted():
@@ -183,11 +178,8 @@ def test_what_is_not_wanted_is_passed_over_and_still_counted():
     for size in (1, 7, 100, 10**6):
         pieces = (content[at : at + size] for at in range(0, len(content), size))
         assert list(diagnose_lines.split(pieces, lambda: re.compile(b"Error"))) == every
-
-
-def test_a_colour_within_a_word_hides_nothing():
-    content = b"\x1b[32mstep\x1b[0m 4\nan Er\x1b[1mror\n"
-    assert texts(content, wanted=lambda: re.compile(b"Error")) == ["an Error"]
+    coloured = b"\x1b[32mstep\x1b[0m 4\nan Er\x1b[1mror\n"
+    assert texts(coloured, wanted=lambda: re.compile(b"Error")) == ["an Error"]
 
 
 def test_records_of_log_collectors_name_their_time_and_their_writer():
@@ -197,6 +189,32 @@ def test_records_of_log_collectors_name_their_time_and_their_writer():
     [line] = diagnose_lines.lines("log", io.BytesIO(record))
     assert line.text == '  File "x", line 1' and line.rank == 3 and line.stream == "trainer-1 rank 3"
     assert line.time == "2025-04-02T10:11:12.345Z" and line.dated
-    assert texts(b'      "message": "RuntimeError: x",\n') == ["RuntimeError: x"], "printed over several lines"
-    metrics = b'{"loss": 0.1, "note": "an Error: x"}'
-    assert texts(metrics) == [metrics.decode()]
+
+
+PATTERNS = sorted({*context.patterns(), signs.WHAT.pattern, signs.FRAME.pattern})
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_law_what_a_pattern_matches_has_one_of_its_words(pattern):
+    """Breaks when a line that shows the failure is passed over, since no word of it is searched for."""
+
+    @settings(max_examples=25)
+    @given(st.from_regex(pattern))
+    def law(text):
+        assert re.search(needed([pattern]), text)
+
+    law()
+
+
+def test_the_longest_text_of_each_alternative_is_searched_for():
+    """Breaks when a healthy log is searched for what is common in it, or for what needn't be there."""
+    for pattern, words in {
+        r"checkpoint(?:ing)?\.py\b": "checkpoint",
+        r"\bprepare(?:_(?:model|data))?\([\w.]*[rR]ef": "prepare",
+        r"(?:GKD|GOLD)(?:Config|Trainer)": "GKD|GOLD",
+        r"[pP]eft|(?<!self)\.module\(": r"Peft|module\(|peft",
+        r"un_?freez": "un_?freez",
+        r"\(deep\|speed\)": r"deep\|speed\)",
+        r"z\d{100}|step": r"z\d{100}|step",
+    }.items():
+        assert needed([pattern]) == words

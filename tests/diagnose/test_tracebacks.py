@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose import reader as diagnose_reader
+from tests.support.logs import FRAMES, WHILE_HANDLED, lines, traceback
 
-FRAMES = '  File "train.py", line 3, in <module>\n    trainer.train()\n'
 
-
-def read(lines):
-    """The events of a log."""
+def events_of(*texts):
+    """The events of logs, one read behind the other."""
     reader = diagnose_reader.Reader()
-    for line in lines:
-        reader.take(line)
+    for number, text in enumerate(texts):
+        for line in lines(text, f"log{number}"):
+            reader.take(line)
     return reader.events()
 
 
-def events_of(text):
-    return read(diagnose_lines.lines("log", io.BytesIO(text.encode())))
-
-
-def cause(text):
-    event = events_of(text).cause()
+def cause(*texts):
+    event = events_of(*texts).cause()
     return event and (event.text, event.rank)
-
-
-def traceback(last, rank=None):
-    lines = f"Traceback (most recent call last):\n{FRAMES}{last}\n"
-    return lines if rank is None else "".join(f"[rank{rank}]: {line}\n" for line in lines.splitlines())
 
 
 FOLLOWS = [
@@ -68,50 +57,15 @@ def test_ranks_without_prefixes_that_print_at_once_still_name_their_error():
     assert cause("\n".join(line for line in lines for _ in range(2))) == ("ValueError: both", None)
 
 
-def test_the_first_of_chained_exceptions_is_the_cause():
-    for link in (
-        "During handling of the above exception, another exception occurred:",
-        "The above exception was the direct",
-    ):
-        assert cause(traceback("KeyError: 'x'") + f"\n{link}\n\n" + traceback("RuntimeError: wrapped")) == (
-            "KeyError: 'x'",
-            None,
-        )
-
-
-def test_torchruns_summary_names_the_rank_that_failed_first():
-    """Breaks when the order in which ranks printed outweighs the order in which they failed."""
-    summary = "Root Cause (first observed failure):\n[0]:\n  time      : x\n  rank      : 1 (local_rank: 1)\n"
-    text = traceback("ValueError: later", 0) + traceback("ValueError: first", 1) + summary
-    assert cause(text) == ("ValueError: first", 1)
-
-
 def test_an_error_that_was_survived_is_not_the_cause():
     """Breaks when a caught exception of an hour ago is told instead of what ended the run."""
     text = traceback("ImportError: optional") + "{'loss': 0.1, 'epoch': 1}\n" + traceback("ValueError: the end")
     assert cause(text) == ("ValueError: the end", None)
     other = traceback("ValueError: of rank 1", 1) + "[rank0]: {'loss': 0.1}\n"
     assert cause(other) == ("ValueError: of rank 1", 1) and not events_of(other).events[0].survived
-
-
-def test_files_are_read_apart():
-    """Breaks when the log of a rank that trains on speaks for one that died."""
-    died, trains = traceback("ValueError: x"), "{'loss': 0.1}\n"
-    lines = [
-        *diagnose_lines.lines("rank0", io.BytesIO(died.encode())),
-        *diagnose_lines.lines("rank1", io.BytesIO(trains.encode())),
-    ]
-    assert not read(lines).cause().survived
-    torn = [
-        *diagnose_lines.lines("rank0", io.BytesIO(died.encode()[:-20])),
-        *diagnose_lines.lines("rank1", io.BytesIO(traceback("KeyError: 'y'").encode())),
-    ]
-    assert read(torn).cause().text == "KeyError: 'y'"
-
-
-def test_an_error_with_a_traceback_outweighs_one_without():
-    text = "WARNING could not import flash_attn: ImportError: no such module\n" + traceback("ValueError: the end")
-    assert cause(text) == ("ValueError: the end", None)
+    died = traceback("ValueError: x")
+    assert not events_of(died, "{'loss': 0.1}\n").cause().survived, "the log of another rank, which trains on"
+    assert cause(died[:-20], traceback("KeyError: 'y'")) == ("KeyError: 'y'", None)
 
 
 SHAPES = {
@@ -192,12 +146,6 @@ def test_errors_are_found_in_whichever_shape(shape):
     assert answer == expected or (answer.startswith(f"{expected}: ") and expected.startswith("SIG")), answer
 
 
-def test_a_watchdogs_timeout_follows_and_knows_its_rank():
-    text = "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout:\n"
-    [event] = events_of(text).events
-    assert event.follows and event.rank == 3
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -249,7 +197,7 @@ def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
     )
     assert cause(noise + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
     lines = "".join(f"ValueError: {n}\n" for n in range(diagnose_reader.MOST + 50))
-    assert cause(lines + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
+    assert cause(lines + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None), "a line outweighs it"
 
 
 def test_an_error_that_comes_again_after_it_was_survived_is_the_end():
@@ -258,28 +206,22 @@ def test_an_error_that_comes_again_after_it_was_survived_is_the_end():
     assert answer.text == "KeyError: 'two'" and not answer.survived and answer.number == 11
 
 
-CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
-
-
 @pytest.mark.parametrize(
-    "link", [CHAINED, "\nThe above exception was the direct cause of the following exception:\n\n"]
+    "link", [WHILE_HANDLED, "\nThe above exception was the direct cause of the following exception:\n\n"]
 )
 def test_chained_exceptions_know_of_each_other(link):
-    text = traceback("KeyError: 'x'") + link + traceback("ValueError: y") + link + traceback("RuntimeError: z")
-    answer = events_of(text + "\n" + traceback("OSError: of another"))
-    assert [event.text for event in answer.chain(answer.cause())] == [
-        "KeyError: 'x'",
-        "ValueError: y",
-        "RuntimeError: z",
-    ]
+    """Breaks when the first of them, or what was raised later, is told without the others, or with another's."""
+    raised = ["KeyError: 'x'", "ValueError: y", "RuntimeError: z"]
+    answer = events_of(link.join(map(traceback, raised)) + "\n" + traceback("OSError: of another"))
+    assert answer.cause().text == raised[0] and [event.text for event in answer.chain(answer.cause())] == raised
     assert [event.text for event in answer.chain(answer.events[-1])] == ["OSError: of another"]
 
 
 def test_what_is_raised_while_a_consequence_is_handled_is_one():
     relevant, peer = traceback("ValueError: the cause", 1), "RuntimeError: Connection reset by peer"
-    text = traceback(peer, 0) + f"[rank0]: {CHAINED.strip()}\n" + traceback("OSError: could not clean up", 0) + relevant
-    assert cause(text) == ("ValueError: the cause", 1)
-    pool = 'multiprocessing.pool.RemoteTraceback: \n"""\n' + traceback("KeyError: 'x'") + '"""\n' + CHAINED
+    handled = f"[rank0]: {WHILE_HANDLED.strip()}\n" + traceback("OSError: could not clean up", 0)
+    assert cause(traceback(peer, 0) + handled + relevant) == ("ValueError: the cause", 1)
+    pool = 'multiprocessing.pool.RemoteTraceback: \n"""\n' + traceback("KeyError: 'x'") + '"""\n' + WHILE_HANDLED
     assert cause(pool + traceback("KeyError: 'x'")) == ("KeyError: 'x'", None)
 
 
@@ -294,7 +236,8 @@ WATCHDOG = (
 
 def test_an_abort_after_the_watchdog_is_no_cause():
     """Breaks when SIGABRT, with which NCCL's watchdog ends a rank that waited in vain, is told as what went wrong."""
-    assert all(event.follows for event in events_of(WATCHDOG).events)
+    events = events_of(WATCHDOG).events
+    assert all(event.follows for event in events) and events[0].rank == 3
     assert cause(WATCHDOG + traceback("ValueError: the cause", 1)) == ("ValueError: the cause", 1)
     assert cause("Fatal Python error: Aborted\n") == ("SIGABRT: Fatal Python error: Aborted", None)
 
@@ -314,10 +257,7 @@ def test_times_decide_which_of_several_files_failed_first():
     untimed = "OSError: whenever\n"
 
     def first(*texts):
-        lines = (
-            line for n, text in enumerate(texts) for line in diagnose_lines.lines(f"node{n}", io.BytesIO(text.encode()))
-        )
-        return read(lines).cause().text
+        return events_of(*texts).cause().text
 
     assert first(late, early) == first(early, late) == "KeyError: 'early'"
     assert first(late, untimed, early) == "ValueError: late", "where one has no time the order of the files is left"
@@ -330,9 +270,7 @@ def test_the_earliest_of_several_summaries_names_the_rank():
         entry = f"  time      : 2025-04-02_10:00:{time}\n  host      : x\n  rank      : {rank} (local_rank: 1)\n"
         return traceback(error, rank) + f"Root Cause (first observed failure):\n[0]:\n{entry}"
 
-    lines = [*diagnose_lines.lines("a", io.BytesIO(node("09", 1, "ValueError: late").encode()))]
-    lines += diagnose_lines.lines("b", io.BytesIO(node("05", 9, "KeyError: 'early'").encode()))
-    assert read(lines).cause().text == "KeyError: 'early'"
+    assert cause(node("09", 1, "ValueError: late"), node("05", 9, "KeyError: 'early'"))[0] == "KeyError: 'early'"
 
 
 def test_a_traceback_that_was_cut_off_ends_when_only_others_write():
