@@ -3,12 +3,7 @@
 import pytest
 
 from faultline.base.paths import ROOT
-from faultline.cells.cell import Cell
-from faultline.check import cell as checking
-from faultline.check import target
-from faultline.ranks.job import Job
-from faultline.runs import oracle
-from faultline.runs.runner import References
+from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -17,52 +12,49 @@ ENGINES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 ALONE = ("zero2", "zero3", "fsdp1-full", "fsdp2")  # each rank keeps buffers of its own
 
 
-@pytest.fixture(scope="module")
-def run(shared_server, tmp_path_factory):
-    """The judgement of a model of stateful.py under a strategy, with a fault of that file."""
-    references = References(tmp_path_factory.mktemp("references"))
+@pytest.fixture
+def kept(run):
+    """The result of a model of stateful.py under a strategy, with a fault of that file."""
 
-    def run(model, strategy, fault="", mode="off", world=2):
-        cell = Cell("check", model, strategy, mode, "fp32", world)
-        asked = target.parse(f"{FILE}:{model}", "").for_ranks(world)
-        reference = references.file(shared_server, cell, asked)
-        assert not reference.problem, reference.problem
-        inject = f"{FILE}:{fault}" if fault else ""
-        ended = shared_server.run(Job(cell.id, world, reference=str(reference.file), target=asked, inject=inject))
-        return oracle.judge(cell, checking.CHECKED, ended)
+    def kept(model, strategy, fault=""):
+        return run(f"stateful.py:{model}", strategy, inject=fault and f"{FILE}:{fault}")
 
-    return run
+    return kept
 
 
-@pytest.mark.parametrize("strategy", ENGINES)
-@pytest.mark.parametrize("model", ["counter", "average", "spectral", "group_norm"])
-def test_what_moves_alike_on_every_rank_trains(run, model, strategy):
+MOVED = [(model, name) for model in ("counter", "average", "spectral", "group_norm") for name in ENGINES]
+
+
+@pytest.mark.parametrize(("model", "strategy"), sampled(MOVED, 3))
+def test_what_moves_alike_on_every_rank_trains(kept, model, strategy):
     """Breaks when the reference moves a model's state once for each rank, or when a cache counts as a difference."""
-    judged = run(model, strategy)
+    judged = kept(model, strategy)
     assert judged.outcome == "trains", judged.detail
 
 
 @pytest.mark.parametrize("model", ["batch_norm", "statistic", "two_passes"])
-def test_what_an_engine_broadcasts_trains(run, model):
+def test_what_an_engine_broadcasts_trains(kept, model):
     """Breaks when DDP's other ranks are held against rank 0, whose buffers they get with the next forward pass; or
     against what their own rows left, of which a broadcast between two passes left nothing."""
-    judged = run(model, "ddp")
+    judged = kept(model, "ddp")
     assert judged.outcome == "trains", judged.detail
 
 
-@pytest.mark.parametrize("strategy", ALONE)
-@pytest.mark.parametrize(("model", "name"), [("batch_norm", "running_mean"), ("statistic", "mean")])
-def test_buffers_that_no_engine_synchronises_are_named(run, model, name, strategy):
+OWN = [(*each, name) for each in (("batch_norm", "running_mean"), ("statistic", "mean")) for name in ALONE]
+
+
+@pytest.mark.parametrize(("model", "name", "strategy"), sampled(OWN, 3))
+def test_buffers_that_no_engine_synchronises_are_named(kept, model, name, strategy):
     """Breaks when ranks whose running statistics differ are called right; a checkpoint has those of one."""
-    judged = run(model, strategy)
+    judged = kept(model, strategy)
     assert (judged.outcome, judged.signature) == ("diverges", "buffers-apart"), judged.detail
     assert f"between.{name}" in judged.finding.apart
     assert "between.constant" not in judged.finding.apart
 
 
-def test_a_frozen_average_trains_where_parameters_are_whole(run):
+def test_a_frozen_average_trains_where_parameters_are_whole(kept):
     """Breaks when the reference moves a frozen parameter once for each rank."""
-    assert run("frozen_average", "ddp").outcome == run("frozen_average", "zero2").outcome == "trains"
+    assert kept("frozen_average", "ddp").outcome == kept("frozen_average", "zero2").outcome == "trains"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +72,12 @@ def test_a_frozen_average_trains_where_parameters_are_whole(run):
         ("frozen_average", "zero2", "FROZEN_MOVES", "differs"),
     ],
 )
-def test_a_fault_of_what_is_kept_is_found(run, model, strategy, fault, signature):
+def test_a_fault_of_what_is_kept_is_found(kept, model, strategy, fault, signature):
     """Breaks when a buffer or a frozen parameter is left out of what is compared, on any rank."""
-    judged = run(model, strategy, fault)
+    judged = kept(model, strategy, fault)
     assert (judged.outcome, judged.signature) == ("diverges", signature), judged.detail
 
 
-def test_what_ddp_broadcasts_mends_another_ranks_buffer(run):
+def test_what_ddp_broadcasts_mends_another_ranks_buffer(kept):
     """The near miss: a rank whose buffer is overwritten before anything is computed with it does nothing wrong."""
-    assert run("average", "ddp", "LAST_BIT").outcome == "trains"
+    assert kept("average", "ddp", "LAST_BIT").outcome == "trains"
