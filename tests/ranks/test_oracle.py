@@ -2,6 +2,7 @@
 
 import pytest
 
+from faultline import strategies
 from faultline.cells import cell as cells
 from faultline.maintain import planting
 from faultline.maintain.planting import (
@@ -22,7 +23,6 @@ from faultline.maintain.planting import (
     cell,
     one_of,
 )
-from faultline.runs import runner
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -34,16 +34,6 @@ OWN_OPTIMIZER = "zero_unfreeze_after_initialize", "lr_zero"  # whose learning ra
 SECOND = "fsdp_reference_model", "helper"
 
 
-@pytest.fixture
-def run(shared_server, references):
-    """Run a cell with a change to it, and give back its result."""
-
-    def run(cell, change=""):
-        return runner.run_cell(shared_server, references, cell, change and planting.injection(change))
-
-    return run
-
-
 def readable(value):
     """A scenario's name, or a fault and its cell, in that of its test."""
     if isinstance(value, planting.Planted):
@@ -51,22 +41,49 @@ def readable(value):
     return "/".join(value) if isinstance(value, tuple) else value
 
 
-STRAIGHT = [each for each in planting.planted() if each.cell.life == "straight"]  # the others are in test_life.py
+READ = ("LOST_CONTRIBUTION", "STALE_WEIGHTS", "NAN_WEIGHT")  # show if an engine's gradients and weights are read
 
 
-@pytest.mark.parametrize("planted", sampled(STRAIGHT, 5, lambda planted: planted.fault), ids=readable)
+def alike(planted):
+    """What one of runs by day: a fault in one kind of cell, or under one family of engines where it shows reading."""
+    family = strategies.family(planted.cell.strategy).ORDER if planted.fault in READ else 0
+    return planted.fault, planted.cell.failure, planted.cell.precision, planted.named.outcome, family
+
+
+def dealt():
+    """Every seeded fault, those alike together; the first of each is under another strategy than that of the ones
+    before, so that all engines have some by day."""
+    kinds = {}
+    for planted in planting.planted():
+        kinds.setdefault(alike(planted), []).append(planted)
+    for number, group in enumerate(kinds.values()):
+        first = number % len(group)
+        yield from group[first:] + group[:first]
+
+
+@pytest.mark.parametrize("planted", sampled(dealt(), 1000, alike), ids=readable)
 def test_a_fault_is_caught(run, planted):
     """Breaks when a run with this fault passes for a healthy one, or when it is called something else."""
-    entry = run(planted.cell, planted.fault)
-    assert planted.named.fits(entry), (entry.did, entry.worst_parameter, entry.detail or "not caught")
+    result = run(planted.cell, planted.fault)
+    assert planted.named.fits(result), (result.did, result.worst_parameter, result.detail or "not caught")
+    if planted.cell.life == "resumed":
+        assert result.signature == "resumed-differs" and result.detail.startswith("after resuming: ")
+        at_once = planted.fault != "RANDOM_STATE_OF_ONE_RANK"
+        assert not at_once or result.finding.first.step == cells.HALF + 1, "the first step of the second half"
 
 
 @pytest.mark.parametrize(
     ("change", "strategy", "precision"),
-    sampled([("INTERLEAVED_ROWS", name, "fp32") for name in ALL], 4)
-    + [("SLIGHTLY_OFF", name, "fp32") for name in SUBSET]
-    + [("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET]
-    + [("SAME_NODES", name, "fp32") for name in WITH_MESH],
+    sampled(
+        [
+            *(("INTERLEAVED_ROWS", name, "fp32") for name in ALL),
+            *(("SLIGHTLY_OFF", name, "fp32") for name in SUBSET),
+            *(("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET),
+            *(("SAME_NODES", name, "fp32") for name in WITH_MESH),
+        ],
+        every=6,
+        kind=lambda change, strategy, precision: (change, precision),
+    ),
 )
 def test_a_change_that_is_no_fault_passes(run, change, strategy, precision):
     """Breaks when another order of summation, or an error of a millionth, is taken for a fault."""
@@ -86,7 +103,7 @@ HEALTHY = [
 
 
 @pytest.mark.parametrize(
-    ("scenario", "strategy"), sampled(HEALTHY, 4, lambda scenario, strategy: scenario), ids=readable
+    ("scenario", "strategy"), sampled(HEALTHY, 8, lambda scenario, strategy: scenario), ids=readable
 )
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""

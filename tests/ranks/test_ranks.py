@@ -13,32 +13,23 @@ import pytest
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.runs import hangs, runner
-from faultline.runs.supervisor import RankServer
 from tests.support.light import have_ended, survivors
 
 pytestmark = pytest.mark.slow
 
 CELL = Cell.parse("grpo_lora_no_grad/check_graph/ddp/off/fp32/w2/cpu")
-DEADLINE = 60.0  # far beyond what any of these cells takes, so that none may end by it
 FAULTS = ROOT / "tests" / "support" / "injections.py"
 
 
-@pytest.fixture(scope="module")
-def rank_server():
-    with RankServer(sys.executable, DEADLINE) as server:
-        yield server
-
-
 @pytest.fixture
-def run(rank_server):
+def run(shared_server, references):
     """Run the cell, once with the fault named; afterwards only the server and what is its own may be there."""
-    references = runner.References(rank_server.folder)
-    runner.run_cell(rank_server, references, CELL)
-    files, shared = everything(rank_server.folder), set(os.listdir("/dev/shm"))
-    yield lambda fault: runner.run_cell(rank_server, references, CELL, f"{FAULTS}:{fault}")
-    assert not survivors(rank_server), "a process of the cell is still there after it"
-    assert not psutil.Process(rank_server._process.pid).net_connections(), "the server keeps a rank's connection"
-    assert everything(rank_server.folder) <= files, "the cell left files behind"
+    references.file(shared_server, CELL)
+    files, shared = everything(shared_server.folder), set(os.listdir("/dev/shm"))
+    yield lambda fault: runner.run_cell(shared_server, references, CELL, f"{FAULTS}:{fault}")
+    assert not survivors(shared_server), "a process of the cell is still there after it"
+    assert not psutil.Process(shared_server._process.pid).net_connections(), "the server keeps a rank's connection"
+    assert everything(shared_server.folder) <= files, "the cell left files behind"
     for _ in range(50):  # of other programs, which may come and go
         left = set(os.listdir("/dev/shm")) - shared
         if not left:
@@ -94,27 +85,17 @@ def test_the_death_of_one_rank_is_the_cause(run, fault, ended):
     assert ended_by(entry) == ended, "the death of a rank hides behind what its peer says of it"
 
 
-def test_a_rank_that_never_comes_is_a_hang(run):
-    entry = run("SLEEPS")
-    assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "slept" in entry.detail, "the deadline found what should have been seen at once"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: sleep" in entry.detail, "not where ranks wait"
-    assert all("injections.py" in rank.stack for rank in entry.ranks), "a rank's stack is not in the result"
-
-
-def test_a_stopped_rank_is_a_hang(run):
-    entry = run("STOPS")
-    assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "slept" in entry.detail, "the deadline found what should have been seen at once"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: stop" in entry.detail, "not where ranks wait"
-
-
-def test_a_rank_that_spins_is_a_hang(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "seen", "place"),
+    [("SLEEPS", "slept", "sleep"), ("STOPS", "slept", "stop"), ("SPINS", "same place", "spin")],
+)
+def test_a_rank_that_never_comes_is_a_hang(run, monkeypatch, fault, seen, place):
     monkeypatch.setattr(hangs, "STUCK", 8)
-    entry = run("SPINS")
+    entry = run(fault)
     assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "same place" in entry.detail, "the deadline found what the stacks should have shown"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: spin" in entry.detail, "not where ranks wait"
+    assert seen in entry.detail, "the deadline found what should have been seen at once"
+    assert "rank 0: all_reduce" in entry.detail and f"rank 1: {place}" in entry.detail, "not where ranks wait"
+    assert fault != "SLEEPS" or all("injections.py" in rank.stack for rank in entry.ranks), "no stack in the result"
 
 
 def test_a_rank_that_works_for_long_is_no_hang(run, monkeypatch):
@@ -122,13 +103,13 @@ def test_a_rank_that_works_for_long_is_no_hang(run, monkeypatch):
     assert run("WORKS").outcome == "trains", "work that takes a while was called a hang"
 
 
-def test_a_cell_whose_server_is_killed_runs_again(run, rank_server):
+def test_a_cell_whose_server_is_killed_runs_again(run, shared_server):
     """The first server's ranks die with it: `run` looks for them, by the folder that both servers share."""
-    first = rank_server._process.pid
+    first = shared_server._process.pid
     entry = run("KILLS_THE_SERVER")
     assert entry.outcome == "trains", "the death of the server counts as the cell's"
-    assert rank_server._process.pid != first
-    assert have_ended([int((rank_server.folder / "killed").read_text())]), "a rank outlives its server"
+    assert shared_server._process.pid != first
+    assert have_ended([int((shared_server.folder / "killed").read_text())]), "a rank outlives its server"
 
 
 SUPERVISOR = """
@@ -153,6 +134,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.nightly  # by day on ranks without torch, in tests/runs
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_supervisor_that_is_ended_leaves_nothing_but_results(tmp_path, how):
     """The second of two cells hangs when the signal comes."""
@@ -172,7 +154,7 @@ def test_a_supervisor_that_is_ended_leaves_nothing_but_results(tmp_path, how):
             time.sleep(0.05)
         assert list(tmp_path.glob("faultline-*"))
         process.send_signal(how)
-        process.wait(DEADLINE)
+        process.wait(60)
         rest = process.stdout.read()
     assert have_ended([server.pid, *(rank.pid for rank in ranks)]), f"the server or its ranks outlive {how!r}"
     assert not list(tmp_path.glob("faultline-*")), f"the server's folder outlives {how!r}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from functools import partial
@@ -255,6 +256,18 @@ class Experts(Model):
         return super().forward(self.left(x) if x[0, 0] > 0 else self.right(x))
 
 
+def killed():
+    """The second rank dies in its first forward pass."""
+    model = Model()
+
+    def die(module, args):
+        if distributed.is_initialized() and distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    model.register_forward_pre_hook(die)
+    return model, loss, batch()
+
+
 def experts():
     given = batch()
     given["x"][:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
@@ -378,6 +391,12 @@ dropping = partial(built, Dropping)
 
 def in_bf16():
     return Model().bfloat16(), loss, {"x": batch()["x"].bfloat16(), "y": batch()["y"]}
+
+
+def normalised():
+    model = Model()
+    model.layers.append(nn.BatchNorm1d(8))
+    return model, loss, batch()
 
 
 def normalised_as_before():
