@@ -311,23 +311,6 @@ def unused():
     return model, loss, batch()
 
 
-class Tied(Model):
-    """Its head shares the first layer's weight, until there are several ranks."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-        self.head.weight = self.layers[0][0].weight
-
-    def forward(self, x):
-        if distributed.is_initialized() and self.head.weight is self.layers[0][0].weight:
-            self.head.weight = nn.Parameter(self.head.weight.detach().clone())
-        return super().forward(x)
-
-
-tied = partial(built, Tied)
-
-
 class TiedBlocks(nn.Module):
     """Its head and its embedding share a weight and are of the class of its blocks."""
 
@@ -466,26 +449,6 @@ def checkpoints_by_itself():
     forward = model.layers[1].forward
     model.layers[1].forward = lambda x: torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False)
     return model, loss, batch()
-
-
-def checkpoints_by_itself_and_mixes():
-    """Most engines refuse two types of parameters before the first forward pass."""
-    model, loss, rows = checkpoints_by_itself()
-    model.scale = nn.Parameter(torch.ones(8, dtype=torch.float64))
-    model.register_forward_pre_hook(lambda module, args: args[0] * module.scale.float())
-    return model, loss, rows
-
-
-def checkpoints_by_itself_and_waits():
-    """Each rank waits for the other one before it comes to its first backward pass."""
-    model, loss, rows = checkpoints_by_itself()
-
-    def wait(module, args):
-        if distributed.is_initialized():
-            distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
-
-    model.register_forward_pre_hook(wait)
-    return model, loss, rows
 
 
 class CutOff(nn.Module):
