@@ -323,15 +323,6 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
     assert "asks" not in steps(*[replace(each, checked=Checked()) for each in same])
 
 
-@pytest.mark.parametrize(
-    ("signature", "life", "said"), [("resumed-differs", "resumed", True), ("differs", "straight", False)]
-)
-def test_what_no_checkpoint_holds_is_named_where_a_resumed_run_differs(signature, life, said):
-    """Breaks when a counter in an attribute, which begins anew, is sent to failures of optimizers and loaders alone."""
-    wrong = [entry("diverges", life=life, signature=signature)]
-    assert any("no attribute" in line for line in next_steps.next_steps(findings.groups(wrong)[0], wrong)) is said
-
-
 def test_one_error_of_an_engine_is_one_failure():
     """Breaks when the variants of a strategy that no cell was run under have the same error without its name."""
     words = "RuntimeError: self.dim() cannot be 0 to view Float as Byte (different element sizes)"

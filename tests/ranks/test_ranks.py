@@ -55,17 +55,15 @@ def test_ranks_find_the_servers_settings(run):
     assert results["TMPDIR"] == results["folder"], "what a rank writes to the temporary folder stays there for ever"
 
 
-# By day one of each kind, as tests/runs has all of them on ranks without torch.
+# One of each kind, as tests/runs has all of them on ranks without torch.
 ENDS = {
     "FAILS": ("raises", "other", "ValueError: an injected fault"),
     "HANGS_UP": ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report"),
-    "LEAVES": ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report"),
     "RANK_0_DIES": ("crashes", "SIGKILL", "rank 0 was killed by SIGKILL"),
-    "RANK_1_DIES": ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL"),
 }
 
 
-@pytest.mark.parametrize("fault", sampled(ENDS, 3))
+@pytest.mark.parametrize("fault", ENDS)
 def test_what_one_rank_did_is_the_cause(run, fault):
     """Breaks when the error or death of one rank hides behind what its peer says of it."""
     entry = run(fault)
@@ -75,7 +73,7 @@ def test_what_one_rank_did_is_the_cause(run, fault):
 
 @pytest.mark.parametrize(
     ("fault", "seen", "place"),
-    sampled([("SLEEPS", "slept", "sleep"), ("STOPS", "slept", "stop"), ("SPINS", "same place", "spin")], 3),
+    sampled([("SLEEPS", "slept", "sleep"), ("SPINS", "same place", "spin")], 2),
 )
 def test_a_rank_that_never_comes_is_a_hang(run, monkeypatch, fault, seen, place):
     if fault == "SPINS":
@@ -85,12 +83,6 @@ def test_a_rank_that_never_comes_is_a_hang(run, monkeypatch, fault, seen, place)
     assert seen in entry.detail, "the deadline found what should have been seen at once"
     assert "rank 0: all_reduce" in entry.detail and f"rank 1: {place}" in entry.detail, "not where ranks wait"
     assert fault != "SLEEPS" or all("injections.py" in rank.stack for rank in entry.ranks), "no stack in the result"
-
-
-@pytest.mark.nightly
-def test_a_rank_that_works_for_long_is_no_hang(run, monkeypatch):
-    monkeypatch.setattr(hangs, "STUCK", 8)
-    assert run("WORKS").outcome == "trains", "work that takes a while was called a hang"
 
 
 def test_a_cell_whose_server_is_killed_runs_again(run, shared_server):

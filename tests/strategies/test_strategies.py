@@ -453,18 +453,6 @@ def test_one_rank_holds_everything_and_that_is_no_doubt(name):
     assert doubts(name, alone) == []
 
 
-def test_names_are_those_of_the_bare_model():
-    model = qwen2()
-    bare = dict(model.named_parameters())
-    for prefix in ("module.", "_fsdp_wrapped_module.", "module._fsdp_wrapped_module.", "_orig_mod."):
-        assert [clean(prefix + name) for name in bare] == [*bare], "reference and ranks would not be compared"
-    inner = {
-        name.replace("layers.0.", "layers.0._fsdp_wrapped_module._checkpoint_wrapped_module."): name for name in bare
-    }
-    assert [clean(name) for name in inner] == [*bare]
-    assert named(model).keys() == bare.keys()
-
-
 def test_a_unit_within_a_unit_of_fsdp2_is_sharded_first(monkeypatch):
     """The other way round its parameters are shards already, which `fully_shard` refuses."""
     model = per_image_vision_model()

@@ -51,11 +51,6 @@ def uneven():
     return Model(), lambda model, rows: nn.functional.cross_entropy(model(rows["x"]).mT, rows["y"]), rows
 
 
-def other_rows():
-    """A function that gives four ranks other rows than two."""
-    return Model(), loss, lambda step, rank, world_size: {name: rows[rank:][:2] for name, rows in batch(5).items()}
-
-
 def from_a_file():
     def rows(step, rank, world):
         with open("rows.json") as file:
@@ -480,24 +475,6 @@ def per_image():
         return next_token_loss(model(batch["input_ids"], slices, calls), batch)
 
     return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
-
-
-def adapters_behind_inputs_without_a_graph():
-    """Qwen2 on embeddings that were made beforehand: reentrant checkpointing finds nothing to run backward to.
-
-    The adapters' B is not zero, so that A has a gradient at once.
-    """
-    from peft import LoraConfig, get_peft_model
-
-    from tiny_models.qwen2 import qwen2
-
-    model = get_peft_model(qwen2(), LoraConfig(r=2, target_modules=["q_proj", "lm_head"]))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.05)
-    inputs = torch.randn(4, 8, 32, generator=torch.Generator().manual_seed(0))
-    rows = {"inputs_embeds": inputs, "labels": torch.arange(32, 64).reshape(4, 8)}
-    return model, lambda model, batch: model(**batch).loss, rows
 
 
 # Mistakes.
