@@ -5,24 +5,6 @@ import pytest
 from faultline import strategies
 from faultline.cells import cell as cells
 from faultline.maintain import planting
-from faultline.maintain.planting import (
-    ACCUMULATED,
-    ALL,
-    BY_HAND,
-    DDP,
-    FULL,
-    LORA,
-    NO_MESH,
-    NO_STATIC_GRAPH,
-    RESUMED,
-    SAVED,
-    SUBSET,
-    WEIGHTED,
-    WITH_MESH,
-    but,
-    cell,
-    one_of,
-)
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -76,10 +58,10 @@ def test_a_fault_is_caught(run, planted):
     ("change", "strategy", "precision"),
     sampled(
         [
-            *(("INTERLEAVED_ROWS", name, "fp32") for name in ALL),
-            *(("SLIGHTLY_OFF", name, "fp32") for name in SUBSET),
-            *(("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET),
-            *(("SAME_NODES", name, "fp32") for name in WITH_MESH),
+            *(("INTERLEAVED_ROWS", name, "fp32") for name in planting.ALL),
+            *(("SLIGHTLY_OFF", name, "fp32") for name in planting.SUBSET),
+            *(("INTERLEAVED_ROWS", name, "bf16") for name in planting.SUBSET),
+            *(("SAME_NODES", name, "fp32") for name in planting.WITH_MESH),
         ],
         every=6,
         kind=lambda change, strategy, precision: (change, precision),
@@ -87,18 +69,18 @@ def test_a_fault_is_caught(run, planted):
 )
 def test_a_change_that_is_no_fault_passes(run, change, strategy, precision):
     """Breaks when another order of summation, or an error of a millionth, is taken for a fault."""
-    entry = run(cell(FULL, strategy, precision), change)
+    entry = run(planting.cell(planting.FULL, strategy, precision), change)
     assert entry.outcome == "trains", entry.detail
 
 
 HEALTHY = [
-    *((FULL, name) for name in ALL),
-    *((UNUSED, name) for name in SUBSET if name != "ddp"),
+    *((planting.FULL, name) for name in planting.ALL),
+    *((UNUSED, name) for name in planting.SUBSET if name != "ddp"),
     (UNUSED, "ddp-find-unused"),
-    *((LORA, name) for name in (*SUBSET, "fsdp1-no-shard")),
-    *((ACCUMULATED, name) for name in but(NO_STATIC_GRAPH)),
-    *((one_of(SAVED, name), name) for name in but(NO_MESH)),
-    *((RESUMED, name) for name in DDP),
+    *((planting.LORA, name) for name in (*planting.SUBSET, "fsdp1-no-shard")),
+    *((planting.ACCUMULATED, name) for name in planting.but(planting.NO_STATIC_GRAPH)),
+    *((planting.one_of(planting.SAVED, name), name) for name in planting.but(planting.NO_MESH)),
+    *((planting.RESUMED, name) for name in planting.DDP),
 ]
 
 
@@ -107,7 +89,7 @@ HEALTHY = [
 )
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
-    assert not alarm(run(cell(scenario, strategy)))
+    assert not alarm(run(planting.cell(scenario, strategy)))
 
 
 def alarm(entry):
@@ -118,14 +100,14 @@ def alarm(entry):
 
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
-    *((FULL, name) for name in SUBSET if name != "zero3"),  # where it takes longest
-    *((ACCUMULATED, name) for name in ("zero2", "fsdp1-full", "fsdp2")),
-    *((one_of(BY_HAND, name), name) for name in ("ddp", "zero2")),
-    *((one_of(SAVED, name), name) for name in ("ddp", "zero3")),
+    *((planting.FULL, name) for name in planting.SUBSET if name != "zero3"),  # where it takes longest
+    *((planting.ACCUMULATED, name) for name in ("zero2", "fsdp1-full", "fsdp2")),
+    *((planting.one_of(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
+    *((planting.one_of(planting.SAVED, name), name) for name in ("ddp", "zero3")),
     (UNFROZEN, "ddp"),
     (ZERO_UNFROZEN, "zero3"),
     (OWN_OPTIMIZER, "fsdp2"),
-    (WEIGHTED, "ddp"),
+    (planting.WEIGHTED, "ddp"),
     (SECOND, "fsdp1-full"),
 ]
 
@@ -134,4 +116,4 @@ REPEATED = [
 @pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
-    assert [answer for _ in range(30) if (answer := alarm(run(cell(scenario, strategy))))] == []
+    assert [answer for _ in range(30) if (answer := alarm(run(planting.cell(scenario, strategy))))] == []

@@ -60,22 +60,6 @@ def from_a_file():
     return Model(), loss, rows
 
 
-class Warming(nn.Module):
-    """A loss that counts its calls, and is scaled by them: on each rank it counts once in a step."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, model, rows):
-        self.calls += 1
-        return loss(model, rows) * self.calls
-
-
-def counts_in_its_loss():
-    return Model(), Warming(), batch()
-
-
 def weights_in_its_loss():
     weights = nn.Linear(4, 4)
     return Model(), lambda model, rows: nn.functional.cross_entropy(weights(model(rows["x"])), rows["y"]), batch()
