@@ -136,12 +136,9 @@ def test_a_model_of_ones_own_has_every_life():
     assert lives == {("ddp", "resumed"), ("ddp", "resized"), ("zero3", "resumed")}
 
 
-def test_a_folder_stands_for_its_config(tmp_path):
+def test_a_target_and_its_adapter_are_read_as_they_are_written(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     assert target.parse(str(tmp_path), "") == target.parse(str(tmp_path / "config.json"), "")
-
-
-def test_an_adapter_is_read_as_it_is_written():
     assert target.adapter("r=4,target=q_proj+v_proj,alpha=16,dropout=0.05") == {
         "r": 4,
         "lora_alpha": 16.0,
@@ -204,11 +201,17 @@ def test_a_file_that_can_not_be_read_is_named():
 
 
 def test_a_refusal_is_one_line_with_the_cause_alone():
+    """Breaks when a refusal has our frames for a traceback, or a script that wraps it hides it."""
     cause = raised("SystemExit: 3", SUITE, BUILD, HELPER)
     refusal = raised("Refused: train.py exits (code 3)", SUITE, kind="refused", follows=True)
     message, traceback = checking.explained(problem(cause, refusal), ME)
     assert message == "train.py exits (code 3)"
     assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
+    wrapped = raised("RuntimeError: training failed", SUITE, BUILD, follows=True)
+    assert checking.explained(problem(refusal, wrapped), ME)[0] == "train.py exits (code 3)"
+    assert checking.explained(problem(raised("Refused: no", SUITE, kind="refused")), ROOT) == ("no", "")
+    died = "the process that builds and trains it left with exit code 5"
+    assert checking.explained(ErrorReport("", died, "", kind=DIED), ROOT) == (died, "")
 
 
 def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
@@ -219,12 +222,6 @@ def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
     assert message == "the script starts processes" and traceback.endswith("    x.shape\n")
     other = checking.explained(problem(raised("RuntimeError: the script starts processes", *frames, SUITE)), ME)[1]
     assert "p.start()" in other and other.endswith("RuntimeError: the script starts processes\n")
-
-
-def test_a_refusal_that_a_script_wraps_is_still_the_message():
-    refusal = raised("Refused: the script starts processes", SUITE, BUILD, SUITE, kind="refused")
-    wrapped = raised("RuntimeError: training failed", SUITE, BUILD, follows=True)
-    assert checking.explained(problem(refusal, wrapped), ME)[0] == "the script starts processes"
 
 
 def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
@@ -248,12 +245,6 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     answer = shown([raises(f"ValueError: {cell}", cell, at=at) for cell in ("zero2", "fsdp2")])
     assert answer.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
-
-
-def test_a_refusal_from_nowhere_has_no_traceback():
-    assert checking.explained(problem(raised("Refused: no", SUITE, kind="refused")), ROOT) == ("no", "")
-    died = ErrorReport("", "the process that builds and trains it left with exit code 5", "", kind=DIED)
-    assert checking.explained(died, ROOT) == ("the process that builds and trains it left with exit code 5", "")
 
 
 def test_a_fault_of_this_suite_is_not_told_as_the_models():
@@ -368,22 +359,13 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     ]
 
 
-@pytest.mark.parametrize(
-    ("result", "can"),
-    [
-        (entry("diverges"), True),
-        (entry("raises", "zero3-small"), True),
-        (entry("diverges", life="resumed"), False),
-        (entry("diverges", device="cuda"), False),
-        (entry("hangs"), True),
-        (entry("crashes", signature="SIGSEGV"), True),
-        (entry("crashes", signature="SIGKILL"), False),
-        (entry("crashes", signature="silent-exit"), False),
-    ],
-)
-def test_a_script_is_offered_where_there_is_one(result, can):
+def test_a_script_is_offered_where_there_is_one():
     """Breaks when the last line of an answer is a command that is refused."""
-    assert script.exportable(result) is can
+    ends = [entry("diverges"), entry("raises", "zero3-small"), entry("hangs"), entry("crashes", signature="SIGSEGV")]
+    assert [script.exportable(each) for each in ends] == [True] * 4
+    lives = [entry("diverges", life="resumed"), entry("diverges", device="cuda")]
+    killed = [entry("crashes", signature=signature) for signature in ("SIGKILL", "silent-exit")]
+    assert [script.exportable(each) for each in (*lives, *killed)] == [False] * 4
 
 
 def test_what_a_script_can_show_is_exported_first(monkeypatch):

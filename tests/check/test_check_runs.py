@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from faultline import strategies
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
-from faultline.check import findings, known, next_steps, remarks, view
+from faultline.check import findings, known, next_steps, remarks
 from faultline.programs import planted_saves
 from tests.support.night import sampled
 
@@ -29,6 +27,8 @@ MODELS = {
     "compiled": ("ddp",),  # runs as it was written: a hook that watches modules can't be compiled
     "compiled_in_part": ("ddp",),
     "other_on_each_rank": ("zero2", "ddp", "zero3"),  # which copy the weights of one rank
+    "other_buffer_on_each_rank": ("ddp",),  # which broadcasts buffers
+    "numbered_ranks": ("fsdp2", "zero2", "zero3"),  # what changes nothing is a rank's own
     "twice_backward": ("fsdp2", "ddp"),
     # The near miss of a tied module that is given a unit of its own.
     "tied_blocks": ("fsdp2", *(name for name in strategies.names() if name not in ("single", "fsdp2"))),
@@ -138,32 +138,26 @@ def test_the_module_that_differs_first_is_named(run, strategy):
     assert result.finding.first.module.startswith("layers.1"), "the second layer is at fault"
 
 
-@pytest.mark.parametrize("strategy", ["fsdp1-full", "fsdp2"])
-def test_ranks_that_start_with_different_weights_are_named(run, strategy):
-    """Breaks when that is told as an error of the forward pass, which computes rightly with what it has."""
-    result = run("other_on_each_rank", strategy)
+UNLIKE = [
+    ("other_on_each_rank", "weights: ", "rank 0's weights"),
+    ("other_buffer_on_each_rank", "buffers: projection differs by ", "broadcast(buffer, 0)"),
+    ("other_unsaved_buffer_on_each_rank", "buffers: projection differs by ", "broadcast(buffer, 0)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "detail", "step"),
+    sampled([(name, *each) for each in UNLIKE for name in ("fsdp2", "fsdp1-full")], 2),
+)
+def test_what_ranks_start_with_unlike_is_a_start_and_no_drift(run, strategy, model, detail, step):
+    """Breaks when that is told as an error of the forward pass, which computes rightly with what it has; or as a buffer
+    that training moves apart, whose remedies don't help."""
+    result = run(model, strategy)
     assert (result.outcome, result.signature) == ("diverges", "start-differs")
-    assert result.detail.startswith("ranks start with different weights: ")
+    assert result.detail.startswith(f"ranks start with different {detail}")
     assert (result.finding.first.step, result.finding.first.phase) == (0, "start")
-    console = Console(file=io.StringIO(), width=200)
-    view.show(console, "train.py:build", (), [result])
-    assert "rank 0's weights" in console.file.getvalue()
-
-
-@pytest.mark.parametrize("strategy", sampled(["fsdp2", "ddp", "zero2", "zero3", "fsdp1-full"], 5))
-def test_a_buffer_that_ranks_draw_unlike_is_a_start_and_no_drift(run, strategy):
-    """Breaks when a constant buffer is called one that training moves apart, whose remedies don't help."""
-    result = run("other_buffer_on_each_rank", strategy)
-    if strategy == "ddp":
-        assert result.outcome == "trains", "DDP broadcasts buffers"
-        return
-    assert (result.outcome, result.signature) == ("diverges", "start-differs")
-    assert result.detail.startswith("ranks start with different buffers: projection differs by ")
-    unsaved = run("other_unsaved_buffer_on_each_rank", strategy)
-    assert unsaved.detail.startswith("ranks start with different buffers: projection differs by ")
-    assert run("numbered_ranks", strategy).outcome == "trains", "what changes nothing is a rank's own"
-    lines = next_steps.same_start(findings.Group((findings.Form((result,), ""),)))
-    assert any("broadcast(buffer, 0)" in line for line in lines)
+    steps = next_steps.same_start(findings.Group((findings.Form((result,), ""),)))
+    assert any(step in line for line in steps)
 
 
 @pytest.mark.parametrize(

@@ -9,52 +9,36 @@ pytestmark = pytest.mark.slow
 
 FILE = ROOT / "tests" / "support" / "stateful.py"
 ENGINES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
-ALONE = ("zero2", "zero3", "fsdp1-full", "fsdp2")  # each rank keeps buffers of its own
+RIGHT = [
+    # What moves alike on every rank: the reference moves it once, and a cache counts for nothing.
+    *((model, name, "") for model in ("counter", "average", "spectral", "group_norm") for name in ENGINES),
+    # What DDP broadcasts: other ranks get rank 0's buffers with the next forward pass, or between two.
+    *((model, "ddp", "") for model in ("batch_norm", "statistic", "two_passes")),
+    ("average", "ddp", "LAST_BIT"),  # overwritten before anything is computed with it
+    # A frozen parameter, where parameters are whole.
+    *(("frozen_average", name, "") for name in ("ddp", "zero2")),
+]
+# Each rank keeps buffers of its own, which no engine but DDP synchronises.
+APART = [(*each, name) for each in (("batch_norm", "running_mean"), ("statistic", "mean")) for name in ENGINES[1:]]
 
 
-@pytest.fixture
-def kept(run):
-    """The result of a model of stateful.py under a strategy, with a fault of that file."""
-
-    def kept(model, strategy, fault=""):
-        return run(f"stateful.py:{model}", strategy, inject=fault and f"{FILE}:{fault}")
-
-    return kept
-
-
-MOVED = [(model, name) for model in ("counter", "average", "spectral", "group_norm") for name in ENGINES]
+@pytest.mark.parametrize(
+    ("model", "strategy", "fault"), sampled(RIGHT, 3, lambda model, strategy, fault: (model, fault))
+)
+def test_what_is_kept_rightly_trains(run, model, strategy, fault):
+    """Breaks when the reference moves a model's state once for each rank, or when ranks are held against what their own
+    rows left, of which a broadcast left nothing."""
+    result = run(f"stateful.py:{model}", strategy, inject=fault and f"{FILE}:{fault}")
+    assert result.outcome == "trains", result.detail
 
 
-@pytest.mark.parametrize(("model", "strategy"), sampled(MOVED, 3))
-def test_what_moves_alike_on_every_rank_trains(kept, model, strategy):
-    """Breaks when the reference moves a model's state once for each rank, or when a cache counts as a difference."""
-    judged = kept(model, strategy)
-    assert judged.outcome == "trains", judged.detail
-
-
-@pytest.mark.parametrize("model", ["batch_norm", "statistic", "two_passes"])
-def test_what_an_engine_broadcasts_trains(kept, model):
-    """Breaks when DDP's other ranks are held against rank 0, whose buffers they get with the next forward pass; or
-    against what their own rows left, of which a broadcast between two passes left nothing."""
-    judged = kept(model, "ddp")
-    assert judged.outcome == "trains", judged.detail
-
-
-OWN = [(*each, name) for each in (("batch_norm", "running_mean"), ("statistic", "mean")) for name in ALONE]
-
-
-@pytest.mark.parametrize(("model", "name", "strategy"), sampled(OWN, 3))
-def test_buffers_that_no_engine_synchronises_are_named(kept, model, name, strategy):
+@pytest.mark.parametrize(("model", "name", "strategy"), sampled(APART, 3))
+def test_buffers_that_no_engine_synchronises_are_named(run, model, name, strategy):
     """Breaks when ranks whose running statistics differ are called right; a checkpoint has those of one."""
-    judged = kept(model, strategy)
-    assert (judged.outcome, judged.signature) == ("diverges", "buffers-apart"), judged.detail
-    assert f"between.{name}" in judged.finding.apart
-    assert "between.constant" not in judged.finding.apart
-
-
-def test_a_frozen_average_trains_where_parameters_are_whole(kept):
-    """Breaks when the reference moves a frozen parameter once for each rank."""
-    assert kept("frozen_average", "ddp").outcome == kept("frozen_average", "zero2").outcome == "trains"
+    result = run(f"stateful.py:{model}", strategy)
+    assert (result.outcome, result.signature) == ("diverges", "buffers-apart"), result.detail
+    assert f"between.{name}" in result.finding.apart
+    assert "between.constant" not in result.finding.apart
 
 
 @pytest.mark.parametrize(
@@ -72,12 +56,7 @@ def test_a_frozen_average_trains_where_parameters_are_whole(kept):
         ("frozen_average", "zero2", "FROZEN_MOVES", "differs"),
     ],
 )
-def test_a_fault_of_what_is_kept_is_found(kept, model, strategy, fault, signature):
+def test_a_fault_of_what_is_kept_is_found(run, model, strategy, fault, signature):
     """Breaks when a buffer or a frozen parameter is left out of what is compared, on any rank."""
-    judged = kept(model, strategy, fault)
-    assert (judged.outcome, judged.signature) == ("diverges", signature), judged.detail
-
-
-def test_what_ddp_broadcasts_mends_another_ranks_buffer(kept):
-    """The near miss: a rank whose buffer is overwritten before anything is computed with it does nothing wrong."""
-    assert kept("average", "ddp", "LAST_BIT").outcome == "trains"
+    result = run(f"stateful.py:{model}", strategy, inject=f"{FILE}:{fault}")
+    assert (result.outcome, result.signature) == ("diverges", signature), result.detail

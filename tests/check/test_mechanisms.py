@@ -11,12 +11,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def under(run):
-    """The results of a model of mechanisms.py, or of another file, under strategies."""
-
-    def under(model, *strategies, file="mechanisms.py", life="straight"):
-        return [run(f"{file}:{model}", strategy, life=life) for strategy in strategies]
-
-    return under
+    """The results of a model of mechanisms.py under strategies."""
+    return lambda model, *names, **axes: [run(f"mechanisms.py:{model}", name, **axes) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +83,9 @@ def test_what_ranks_use_by_turns_is_unequal(under):
     assert known.recognised(result)[0].failure.name == "ddp_unused_vision_tower"
 
 
-def test_remedies_of_another_engine_are_no_answer(under):
+def test_remedies_of_another_engine_are_no_answer(run):
     """Breaks when somebody under ZeRO-3 reads what helped under FSDP."""
-    results = under("mixed", "zero3", file="parameters.py")
+    results = [run("parameters.py:mixed", "zero3")]
     [group] = findings.groups(results)
     assert group.failure.name == "fsdp2_mixed_original_dtype"
     assert tried(group, results) == []

@@ -75,16 +75,13 @@ def test_buffers_and_errors_are_shown_too(exported, what, strategy, mode, shown)
     assert code == 0 and shown in printed, printed
 
 
-@pytest.mark.nightly  # it takes two minutes
-def test_a_hang_is_shown_where_each_rank_waits(exported):
-    """Breaks when the script of a hang waits for ever itself, or leaves its ranks behind."""
-    code, printed = ran(exported("of_one_rank", "zero2"))
-    assert code == 0 and "\nREPRODUCED\n" in printed, printed
-    assert all(f"rank {rank} waits in" in printed for rank in (0, 1)) and "in asking" in printed
-
-
-@pytest.mark.nightly
-def test_a_crash_is_shown(exported):
-    """Breaks when the script of a crash takes a rank that was killed for one that did what one process does."""
-    code, printed = ran(exported("killed", "ddp"))
-    assert code == 0 and "\nREPRODUCED\n" in printed, printed
+@pytest.mark.nightly  # a hang takes two minutes
+@pytest.mark.parametrize(
+    ("what", "strategy", "shown"),
+    [("of_one_rank", "zero2", ("rank 0 waits in", "rank 1 waits in", "in asking")), ("killed", "ddp", ())],
+)
+def test_a_hang_and_a_crash_are_shown(exported, what, strategy, shown):
+    """Breaks when the script of a hang waits for ever itself, or leaves its ranks behind; or when that of a crash takes
+    a rank that was killed for one that did what one process does."""
+    code, printed = ran(exported(what, strategy))
+    assert code == 0 and "\nREPRODUCED\n" in printed and all(words in printed for words in shown), printed

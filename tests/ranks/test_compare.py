@@ -14,7 +14,7 @@ from faultline.ranks.compare import Trace
 SHAPES = {"a.weight": (3, 4), "a.bias": (4,), "b.scale": (), "b.weight": (2, 3, 2)}
 KINDS = ("gradients", "weights")
 NAMES = sorted(SHAPES)
-CLOSE = {"deadline": None, "max_examples": 60}
+CLOSE = {"max_examples": 60}
 
 seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)

@@ -100,10 +100,8 @@ def alarm(entry):
 
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
-    *((planting.FULL, name) for name in planting.SUBSET if name != "zero3"),  # where it takes longest
-    *((planting.ACCUMULATED, name) for name in ("zero2", "fsdp1-full", "fsdp2")),
+    *HEALTHY[::6],
     *((planting.one_of(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
-    *((planting.one_of(planting.SAVED, name), name) for name in ("ddp", "zero3")),
     (UNFROZEN, "ddp"),
     (ZERO_UNFROZEN, "zero3"),
     (OWN_OPTIMIZER, "fsdp2"),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from faultline.cells.cell import STEPS, WORLD_SIZES
@@ -14,10 +14,6 @@ from faultline.scenario import my_rows, next_token_loss, sgd, share_dropout, to,
 from tiny_models import data
 from tiny_models.gemma3 import processor
 from tiny_models.tokenizer import SPECIAL
-
-IMAGE = SPECIAL.index("<image>")
-IMAGES = ("none", "first half", "dummy")
-worlds = pytest.mark.parametrize("world", WORLD_SIZES)
 
 ids = st.integers(min_value=1, max_value=10)
 ROWS = st.lists(st.lists(ids, min_size=1, max_size=9), min_size=4, max_size=4)
@@ -29,7 +25,6 @@ def bigram_logits(table, batch):
 
 
 @given(ROWS, st.integers(min_value=0, max_value=2**32 - 1))
-@settings(deadline=None)
 def test_law_the_mean_of_the_ranks_losses_is_the_loss_of_the_global_batch(rows, seed):
     """And so is the mean of their gradients, which is what every strategy computes."""
     tokens = sum(len(row) - 1 for row in rows)
@@ -46,7 +41,6 @@ def test_law_the_mean_of_the_ranks_losses_is_the_loss_of_the_global_batch(rows, 
 
 
 @given(ROWS, st.integers(min_value=0, max_value=10))
-@settings(deadline=None)
 def test_law_padding_is_never_trained_on(rows, pad):
     assume(sum(len(row) - 1 for row in rows))
     table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
@@ -58,7 +52,6 @@ def test_law_padding_is_never_trained_on(rows, pad):
 
 
 @given(ROWS)
-@settings(deadline=None)
 def test_law_every_rank_pads_to_the_same_width(rows):
     assume(sum(len(row) - 1 for row in rows))
     for world in WORLD_SIZES:
@@ -89,7 +82,6 @@ def dropped(modules, seed):
     st.sampled_from([0.05, 0.5, 0.9]),
     st.integers(min_value=0, max_value=2**32 - 1),
 )
-@settings(deadline=None)
 def test_law_shared_dropout_knows_neither_rows_nor_padding(rows, tokens, channels, rate, seed):
     x = torch.randn(rows, tokens, channels, generator=torch.Generator().manual_seed(seed))
     whole = dropped([torch.nn.Dropout(rate)], seed)[0](x)

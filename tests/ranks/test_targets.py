@@ -215,55 +215,38 @@ def test_a_share_is_of_the_batch_own_kind(kind):
 
 
 ROWS = {"x": torch.zeros(4, 5)}
+shared = partial(rows.share, rank=0, world_size=2)
 
 
 @pytest.mark.parametrize(
-    ("batch", "refused"),
+    ("take", "given", "words"),
     [
-        ([{"x": torch.zeros(8), "y": 1}] * 4, "a list of 4 samples"),
-        ([(torch.zeros(8), torch.tensor(1))] * 4, "a list of 4 samples"),
-        ({"text": ["a", "b", "c", "d"], "y": torch.arange(4)}, "a list of 4 texts or numbers"),
-        ({"lengths": [3, 2, 5, 1], **ROWS}, "a list of 4 texts or numbers"),
-        ({"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}, "without a tensor"),
-        ({"x": torch.zeros(3, 8)}, r"\[3, 8\], which 2 ranks can't share"),
+        # Samples would be cut in two, and each rank have a part of all.
+        (shared, [{"x": torch.zeros(8), "y": 1}] * 4, "a list of 4 samples"),
+        (shared, [(torch.zeros(8), torch.tensor(1))] * 4, "a list of 4 samples"),
+        (shared, {"text": ["a", "b", "c", "d"], "y": torch.arange(4)}, "a list of 4 texts or numbers"),
+        (shared, {"lengths": [3, 2, 5, 1], **ROWS}, "a list of 4 texts or numbers"),
+        (shared, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}, "without a tensor"),
+        (shared, {"x": torch.zeros(3, 8)}, r"\[3, 8\], which 2 ranks can't share"),
+        (rows.scalar, None, "returns nothing"),
+        (rows.scalar, (torch.zeros(()), 1), "returns a tuple"),
+        (rows.scalar, 1.5, "returns a float"),
+        (rows.scalar, torch.zeros(2), r"has the shape \[2\]"),
+        (target.parts, nn.Linear(1, 1), r"return \(model, loss, batch\)"),
+        (target.parts, 7, r"the function returns an int: return a model, or \(model, loss, batch\)"),
+        (target.parts, (nn.Linear(1, 1), 0.5, ROWS), "the loss is a float: return a function"),
+        (target.check, nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), r"0\.weight, 0\.bias: lazy"),
     ],
 )
-def test_a_batch_that_ranks_cannot_share_is_refused(batch, refused):
-    """Breaks when samples are cut in two and each rank has a part of all."""
-    with pytest.raises(target.Refused, match=refused):
-        rows.share(batch, 0, 2)
+def test_what_cannot_be_trained_is_refused_in_plain_words(take, given, words):
+    """Breaks when somebody reads torch's words for what they gave, or is told what nothing here says."""
+    with pytest.raises(target.Refused, match=words):
+        take(given)
 
 
 @pytest.mark.parametrize("batch", [{"names": ["a", "b"], **ROWS}, [ROWS, ROWS], [torch.zeros(4, 5), torch.arange(4)]])
 def test_a_batch_of_columns_is_shared(batch):
-    assert rows.share(batch, 0, 2)
-
-
-@pytest.mark.parametrize(
-    ("loss", "words"),
-    [
-        (None, "returns nothing"),
-        ((torch.zeros(()), 1), "returns a tuple"),
-        (1.5, "returns a float"),
-        (torch.zeros(2), r"has the shape \[2\]"),
-    ],
-)
-def test_what_is_no_loss_is_refused_in_plain_words(loss, words):
-    with pytest.raises(target.Refused, match=words):
-        rows.scalar(loss)
-
-
-@pytest.mark.parametrize(
-    ("built", "words"),
-    [
-        (nn.Linear(1, 1), r"return \(model, loss, batch\)"),
-        (7, r"the function returns an int: return a model, or \(model, loss, batch\)"),
-        ((nn.Linear(1, 1), 0.5, ROWS), "the loss is a float: return a function"),
-    ],
-)
-def test_a_function_that_returns_something_else_is_refused(built, words):
-    with pytest.raises(target.Refused, match=words):
-        target.parts(built)
+    assert shared(batch)
 
 
 def test_a_step_that_says_nothing_is_refused():
@@ -292,20 +275,6 @@ def test_weights_in_a_plain_list_are_named():
     assert beside.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
 
 
-def test_lazy_weights_are_refused_by_their_names():
-    """Breaks when somebody reads torch's words for a parameter that has no size."""
-    with pytest.raises(target.Refused, match=r"0\.weight, 0\.bias: lazy"):
-        target.check(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))
-
-
-def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
-    """FSDP would hold the whole model in one unit, which proves nothing."""
-    model = nn.Module()
-    model.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
-    target.name_blocks(model)
-    assert model._no_split_modules == ["Sequential"]
-
-
 def test_what_only_peft_has_around_a_model_is_no_unit():
     """Breaks when FSDP gathers nothing, as PEFT calls the model inside, and a healthy adapter is called broken."""
     model = target.ready(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {"r": 2, "target_modules": "all-linear"})
@@ -313,12 +282,17 @@ def test_what_only_peft_has_around_a_model_is_no_unit():
     assert {type(unit).__module__.partition(".")[0] for unit in units(model)} == {"peft", "torch"}
 
 
-def test_what_shares_a_parameter_is_no_unit():
-    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
-    model = own_models.TiedBlocks()
+def units_of(model):
     target.keep_together(model)
     target.name_blocks(model)
-    assert model._no_split_modules == ["Linear"] and units(model) == [*model.layers]
+    return units(model)
+
+
+def test_what_shares_a_parameter_is_no_unit():
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own; or
+    when the whole model, which names no blocks, is one, which proves nothing."""
+    model = own_models.TiedBlocks()
+    assert units_of(model) == [*model.layers] and model._no_split_modules == ["Linear"]
 
 
 def test_a_parameter_that_is_shared_within_a_block_is_its_own():
@@ -328,20 +302,15 @@ def test_a_parameter_that_is_shared_within_a_block_is_its_own():
         layer.append(nn.Linear(8, 8))
         layer[2].weight = layer[0].weight
     model.again = model.layers[0]  # one block by two names
-    target.keep_together(model)
-    target.name_blocks(model)
-    assert units(model) == [*model.layers]
+    assert units_of(model) == [*model.layers]
 
 
 def test_blocks_that_all_share_leave_the_other_parts_as_units():
     model = own_models.Repeated()
-    target.keep_together(model)
-    target.name_blocks(model)
-    assert units(model) == [model.head]
+    assert units_of(model) == [model.head]
     del model.head
-    target.name_blocks(model)
     with pytest.raises(Impossible, match="no part of the model"):
-        units(model)
+        units_of(model)
 
 
 def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
@@ -388,10 +357,7 @@ def test_what_modules_do_is_seen():
     assert [name for name in watched.outputs if name.startswith("0")] == [
         *("0 layer#1", "0 layer#2", "0 some#1", "0 head#1", "0 #1")
     ]
-
-
-def test_ranks_that_use_the_same_are_not_told_apart():
-    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == ()
+    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == (), "ranks that use the same"
 
 
 @pytest.mark.parametrize("mended", [False, True])

@@ -316,12 +316,9 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     [
         ('{"zero_optimization": {"stage": 2,}}', "line 1 column"),
         ("", "line 1 column 1"),
-        ("[]", "TypeError"),
         ("{}", "KeyError: 'zero_optimization'"),
-        ('{"zero_optimization": {}}', "KeyError: 'stage'"),
         ('{"zero_optimization": 3}', "TypeError"),
         ('{"zero_optimization": {"stage": 4}}', "stage must be 0, 1, 2 or 3, not 4"),
-        ('{"zero_optimization": {"stage": "3"}}', "stage must be 0, 1, 2 or 3, not '3'"),
         (b"\xff", "UnicodeDecodeError"),
     ],
 )
@@ -337,60 +334,52 @@ def good(name):
     """The evidence of a strategy in force on its usual ranks, and each single change that must raise a doubt."""
     options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
     world = strategies.usual_ranks(name)
-    results = {"world_size": world, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
-    nodes = {"shard_groups": [[2, 3]], "replica_groups": [[0, 2]]} if world == 4 else {"shard_groups": [[0, 1]]}
-    nodes = {"replica_groups": [], **nodes}
-    other = {"shard_groups": [[0, 2]], "replica_groups": [[0, 1]]} if world == 4 else {}
-    sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
-    if family == "single":
-        return {**results, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
-    if family == "ddp":
-        return {**results, "wrapper": "DistributedDataParallel", **asdict(options)}, {
-            k: not v for k, v in asdict(options).items()
-        }
-    if family == "fsdp1":
-        shard, whole = sharded if name != "fsdp1-no-shard" else ({}, {})
-        kind = {"wrapper": "FullyShardedDataParallel", "sharding": options.sharding, "units": 3}
-        changed = "FULL_SHARD" if world == 4 else "HYBRID_SHARD"
-        return {**results, **kind, **nodes, **shard}, {"sharding": changed, "units": 1, **other, **whole}
-    if family == "fsdp2":
-        kind = {"wrapper": "FSDPModule", "units": 3, "reshard_after_forward": options.reshard_after_forward}
-        changes = {"units": 1, "reshard_after_forward": not options.reshard_after_forward, **other}
-        return {**results, **kind, **nodes, **sharded[0]}, {**changes, **sharded[1]}
-    config = options.zero
-    stage = config["stage"]
-    kind = {
-        "wrapper": "DeepSpeedEngine",
-        "stage": stage,
-        "engine_accumulates": 2,
-        "accumulation": 2,
-        "optimizer": zero.OPTIMIZERS.get(stage, "SGD"),
-        "partition_gradients": (None, False, True, None)[stage],
-        "reduce_bucket_size": config.get("reduce_bucket_size", 500_000_000),
-        "offload_optimizer": "offload_optimizer" in config,
-        "offload_param": "offload_param" in config,
-        "masters_on": ["cpu"],
-        "masters_held": 50 if stage else 100,
-        "masters_whole": 100,
-    }
-    changes = {
-        "stage": (stage + 1) % 4,
-        "accumulation": 1,
-        "optimizer": "SGD" if stage else "DeepSpeedZeroOptimizer",
-        "partition_gradients": not kind["partition_gradients"],
-        "reduce_bucket_size": 5_000_000 if "reduce_bucket_size" in config else 39_999,
-        "offload_optimizer": not kind["offload_optimizer"],
-        "offload_param": not kind["offload_param"],
-        "masters_held": 100 if stage else 50,
-    }
-    shard, whole = sharded if stage == 3 else ({}, {})
+    sharded = {"bytes_held": (20_000, 40_000)}
+    nodes = {"shard_groups": ([[0, 1]],), "replica_groups": ([],)}
     if world == 4:
-        kind |= {"secondary_held": 20_000, "secondary_groups": [[2, 3]], "used": [4, 8, 12]}
-        changes |= {"secondary_held": 40_000, "secondary_groups": [[1, 2]], "used": [4, 8, 8]}
-    elif stage == 3:
-        kind |= {"secondary_held": 0, "secondary_groups": []}
-        changes |= {"secondary_held": 20_000}
-    return {**results, **kind, **shard}, {**changes, **whole}
+        nodes = {"shard_groups": ([[2, 3]], [[0, 2]]), "replica_groups": ([[0, 2]], [[0, 1]])}
+    seen = {"world_size": (world,), "device": ("cpu",), "bytes_held": (40_000,), "bytes_whole": (40_000,)}
+    if family == "single":
+        seen |= {"world_size": (1,), "wrapper": ("Qwen2ForCausalLM",)}
+    elif family == "ddp":
+        seen |= {"wrapper": ("DistributedDataParallel",)}
+        seen |= {option: (value, not value) for option, value in asdict(options).items()}
+    elif family == "fsdp1":
+        other = "FULL_SHARD" if world == 4 else "HYBRID_SHARD"
+        seen |= {"wrapper": ("FullyShardedDataParallel",), "sharding": (options.sharding, other), "units": (3, 1)}
+        seen |= nodes | ({} if name == "fsdp1-no-shard" else sharded)
+    elif family == "fsdp2":
+        reshard = options.reshard_after_forward
+        seen |= {"wrapper": ("FSDPModule",), "units": (3, 1), "reshard_after_forward": (reshard, not reshard)}
+        seen |= nodes | sharded
+    else:
+        seen |= of_zero(options.zero, world) | (sharded if options.zero["stage"] == 3 else {})
+    return {key: pair[0] for key, pair in seen.items()}, {key: pair[1] for key, pair in seen.items() if len(pair) > 1}
+
+
+def of_zero(config, world):
+    """What DeepSpeed's engine shows of itself with a config, and what must raise a doubt."""
+    stage, bucket = config["stage"], config.get("reduce_bucket_size")
+    partitions = (None, False, True, None)[stage]
+    offloads, of_parameters = "offload_optimizer" in config, "offload_param" in config
+    seen = {
+        "wrapper": ("DeepSpeedEngine",),
+        "stage": (stage, (stage + 1) % 4),
+        "engine_accumulates": (2,),
+        "accumulation": (2, 1),
+        "optimizer": (zero.OPTIMIZERS.get(stage, "SGD"), "SGD" if stage else "DeepSpeedZeroOptimizer"),
+        "partition_gradients": (partitions, not partitions),
+        "reduce_bucket_size": (bucket or 500_000_000, 5_000_000 if bucket else 39_999),
+        "offload_optimizer": (offloads, not offloads),
+        "offload_param": (of_parameters, not of_parameters),
+        "masters_on": (["cpu"],),
+        "masters_held": (50, 100) if stage else (100, 50),
+        "masters_whole": (100,),
+    }
+    if world == 4:
+        groups = {"secondary_held": (20_000, 40_000), "secondary_groups": ([[2, 3]], [[1, 2]])}
+        return seen | groups | {"used": ([4, 8, 12], [4, 8, 8])}
+    return seen | ({"secondary_held": (0, 20_000), "secondary_groups": ([],)} if stage == 3 else {})
 
 
 def doubts(name, results):
@@ -418,17 +407,6 @@ def test_offload_on_a_gpu_is_seen_from_where_the_weights_are(name):
     places = ["cpu"], ["cuda"]
     passed = [place for place in places if not doubts(name, {**results, "masters_on": place})]
     assert passed == [places["offload" not in name]]
-
-
-WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "Gemma3ForCausalLM")
-
-
-@every_strategy
-def test_a_model_in_another_wrapper_is_doubted(name):
-    """On a machine without a GPU, libraries quietly train with plain DDP when something else was asked for."""
-    results, _ = good(name)
-    for wrapper in {*WRAPPERS[:3], *(WRAPPERS[3:] if name != "single" else ())} - {results["wrapper"]}:
-        assert doubts(name, {"wrapper": wrapper, "world_size": results["world_size"]}), f"{wrapper} passes for {name}"
 
 
 @every_strategy

@@ -39,9 +39,6 @@ def built(model=Model, loss=loss, rows=batch):
 healthy = partial(built)
 
 
-# Losses and batches.
-
-
 def uneven():
     """The mean of several ranks' losses depends on how many there are: one row of four has fewer labels."""
     rows = batch()
