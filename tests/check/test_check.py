@@ -819,9 +819,8 @@ def test_the_command_tells_a_fault_from_a_mistake(checked):
     def fail(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    assert (
-        checked(lambda part, run: part.done(entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")[0] == 1
-    )
+    differs = checked(lambda part, run: part.done(entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")
+    assert differs[0] == 1
     code, answer, [*_, line] = checked(fail, "--json")
     assert code == 2 and not answer
     assert "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
