@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline.base.errors import DIED, Impossible, ServerDied, UsageError
+from faultline.base.errors import DIED, NotExportable, ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
@@ -27,7 +27,7 @@ from faultline.maintain import score
 from faultline.observations import matching
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
-from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
+from faultline.ranks.report import ErrorReport, Frame, Raised, Report
 from faultline.report import remedies
 from faultline.runs import folders, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
@@ -51,12 +51,27 @@ def error(text, kind="RuntimeError"):
     return RankResult(0, error=RankError(kind, text, text))
 
 
-def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
-    """The result of a check's cell; `changes` are of the result, or of what only a check has."""
+CELL = Cell("check", "model", "ddp")
+WAITS = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+REDUCED = "AssertionError: The parameter tower.weight has already been reduced."
+AXES = "precision", "world_size", "life", "device"
+
+
+def entry(outcome="trains", where="ddp", **changes):
+    """The result of a check's cell under ``strategy/mode``; `changes` are of its other axes, of the result, or of what
+    only a check has."""
+    strategy, _, mode = where.partition("/")
+    axes = {name: changes.pop(name) for name in AXES if name in changes}
     only = {each.name for each in fields(Checked)}
     checked = Checked(**{"facts": FACTS} | {name: changes.pop(name) for name in only if name in changes})
     usual = {"ranks": (RankResult(0),), "stack": {}, "checked": checked}
-    return entries.entry(Cell.parse(cell), outcome, **(usual | changes))
+    cell = replace(CELL, strategy=strategy, checkpointing=mode or "off", **axes)
+    return entries.entry(cell, outcome, **(usual | changes))
+
+
+def raises(words, where="ddp", **changes):
+    """The result of a cell that ended with this error."""
+    return entry("raises", where, detail=words, **{"ranks": (error(words),), **changes})
 
 
 def of(result, facts):
@@ -102,11 +117,9 @@ def test_ranks_that_work_are_not_told_of_collectives(detail, said):
 
 def test_units_are_named_where_a_first_forward_pass_differs():
     """Breaks when a model that puts other weights into a module is told of a gradient penalty."""
-    facts = replace(
-        FACTS, units=("Linear",), double_backward=("net",) if isinstance(FACTS.double_backward, tuple) else True
-    )
+    facts = replace(FACTS, units=("Linear",), double_backward=True)
     finding = Finding(first=Difference(1, 0, "forward", "net.0", 0.1))
-    early = entry("diverges", "check/model/fsdp2/off/fp32/w2/cpu", signature="unmoved", finding=finding, facts=facts)
+    early = entry("diverges", "fsdp2", signature="unmoved", finding=finding, facts=facts)
     later = replace(early, finding=Finding(first=Difference(1, 0, "backward", "net.0", 0.1)))
     assert known.recognised(early) == (None, ())
     assert known.recognised(later)[0].failure.name == "double_backward_through_shards"
@@ -123,12 +136,9 @@ def test_a_model_of_ones_own_has_every_life():
     assert lives == {("ddp", "resumed"), ("ddp", "resized"), ("zero3", "resumed")}
 
 
-def test_a_folder_stands_for_its_config(tmp_path):
+def test_a_target_and_its_adapter_are_read_as_they_are_written(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     assert target.parse(str(tmp_path), "") == target.parse(str(tmp_path / "config.json"), "")
-
-
-def test_an_adapter_is_read_as_it_is_written():
     assert target.adapter("r=4,target=q_proj+v_proj,alpha=16,dropout=0.05") == {
         "r": 4,
         "lora_alpha": 16.0,
@@ -150,7 +160,6 @@ def test_no_adapter_is_read_from_anything_else(text):
 
 
 ME = Path("/home/me")
-CELL = Cell.parse("check/model/ddp/off/fp32/w2/cpu")
 SUITE = Frame(f"{ROOT}/faultline/ranks/main.py", 35, "main", "_run(job, rank, report)")
 BUILD = Frame("/home/me/train.py", 3, "build", "return helper(None)")
 HELPER = Frame("/home/me/train.py", 7, "helper", "x.shape")
@@ -192,11 +201,17 @@ def test_a_file_that_can_not_be_read_is_named():
 
 
 def test_a_refusal_is_one_line_with_the_cause_alone():
+    """Breaks when a refusal has our frames for a traceback, or a script that wraps it hides it."""
     cause = raised("SystemExit: 3", SUITE, BUILD, HELPER)
     refusal = raised("Refused: train.py exits (code 3)", SUITE, kind="refused", follows=True)
     message, traceback = checking.explained(problem(cause, refusal), ME)
     assert message == "train.py exits (code 3)"
     assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
+    wrapped = raised("RuntimeError: training failed", SUITE, BUILD, follows=True)
+    assert checking.explained(problem(refusal, wrapped), ME)[0] == "train.py exits (code 3)"
+    assert checking.explained(problem(raised("Refused: no", SUITE, kind="refused")), ROOT) == ("no", "")
+    died = "the process that builds and trains it left with exit code 5"
+    assert checking.explained(ErrorReport("", died, "", kind=DIED), ROOT) == (died, "")
 
 
 def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
@@ -207,12 +222,6 @@ def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
     assert message == "the script starts processes" and traceback.endswith("    x.shape\n")
     other = checking.explained(problem(raised("RuntimeError: the script starts processes", *frames, SUITE)), ME)[1]
     assert "p.start()" in other and other.endswith("RuntimeError: the script starts processes\n")
-
-
-def test_a_refusal_that_a_script_wraps_is_still_the_message():
-    refusal = raised("Refused: the script starts processes", SUITE, BUILD, SUITE, kind="refused")
-    wrapped = raised("RuntimeError: training failed", SUITE, BUILD, follows=True)
-    assert checking.explained(problem(refusal, wrapped), ME)[0] == "the script starts processes"
 
 
 def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
@@ -233,31 +242,9 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     judged = oracle.Judgement(outcomes.Outcome.RAISES, "", "ValueError: no", 0)
     at = checking.raised_at(end, judged, ME)
     assert at == ("train.py:3 in build: return helper(None)", "train.py:7 in helper: x.shape")
-    cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("zero2", "fsdp2")]
-    answer = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
+    answer = shown([raises(f"ValueError: {cell}", cell, at=at) for cell in ("zero2", "fsdp2")])
     assert answer.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
-
-
-@pytest.mark.parametrize("name", ["Impossible", "Refused", "NoBatch"])
-def test_an_exception_is_known_by_its_class_and_not_by_its_name(name):
-    """Breaks when a user's own `class Impossible(Exception)` is taken for this suite's, and its cell for agreement."""
-    users = type(name, (Exception,), {})
-    for kind, outcome in ((users, "raises"), (Impossible, "impossible")):
-        try:
-            raise kind("this stack lacks it: No module named 'helpers'")
-        except kind as error:
-            problem = error_report(error)
-        judged = oracle.judge(CELL, checking.CHECKED, Ended([RankEnd(Report(error=problem))] * 2))
-        assert judged.outcome == outcome, judged
-        advised = "--stack makes an environment" in checking.explained(problem, ME)[0]
-        assert advised == (kind is Impossible)
-
-
-def test_a_refusal_from_nowhere_has_no_traceback():
-    assert checking.explained(problem(raised("Refused: no", SUITE, kind="refused")), ROOT) == ("no", "")
-    died = ErrorReport("", "the process that builds and trains it left with exit code 5", "", kind=DIED)
-    assert checking.explained(died, ROOT) == ("the process that builds and trains it left with exit code 5", "")
 
 
 def test_a_fault_of_this_suite_is_not_told_as_the_models():
@@ -274,22 +261,17 @@ def test_weights_that_came_apart_are_named_once():
 
 def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_for_it():
     """The words alone are shared with other mistakes: a model that runs no module twice has another fault."""
-    words = "AssertionError: The parameter tower.weight has already been reduced."
-    cell = "check/model/zero2/reentrant/fp32/w2/cpu"
-    result = entry("raises", cell, detail=words, ranks=(error(words),))
+    result = raises(REDUCED, "zero2/reentrant")
     assert known.recognised(of(result, TWICE))[0].failure.name == "zero_double_reduction"
     assert known.recognised(result)[0] is None
 
 
 def test_what_a_model_is_like_is_no_reason_where_it_trains_in_another_mode():
     """Breaks when a model that reads a weight outside of its module, and trains so, gets that for any other error."""
-    facts, text = replace(FACTS, read_outside=("head.weight",)), "E: size mismatch"
-    raised = [
-        of(entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=(error(text),)), facts)
-        for name in ("zero3", "fsdp2")
-    ]
-    trains = of(entry("trains", "check/model/zero3/off/fp32/w2/cpu"), facts)
-    named = {group.failure and group.failure.name: group for group in findings.groups([*raised, trains])}
+    facts = replace(FACTS, read_outside=("head.weight",))
+    wrong = [raises("E: size mismatch", f"{name}/reentrant", facts=facts) for name in ("zero3", "fsdp2")]
+    groups = findings.groups([*wrong, entry("trains", "zero3", facts=facts)])
+    named = {group.failure and group.failure.name: group for group in groups}
     assert named.keys() == {None, "penalty_outside_forward"}
     assert [result.cell.strategy for form in named[None].forms for result in form.results] == ["zero3"]
 
@@ -304,8 +286,8 @@ def test_what_a_model_is_like_is_no_reason_where_it_trains_in_another_mode():
 def test_what_a_model_changes_by_itself_is_no_known_failure(facts, finding):
     """Breaks when a cache or a target network is told as what is known of models that read weights as this one does."""
     facts = replace(facts, model="M", read_outside=("emb.weight",), batch_statistics=("norm",))
-    cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("ddp", "zero3", "fsdp2")]
-    wrong = [of(entry("diverges", cell, signature="unmoved", finding=finding), facts) for cell in cells]
+    places = ("ddp", "zero3", "fsdp2")
+    wrong = [entry("diverges", at, signature="unmoved", finding=finding, facts=facts) for at in places]
     [group] = findings.groups(wrong)
     assert group.failure is None
     assert not any("a smaller model" in line for line in next_steps.next_steps(group, wrong)) or facts.left_unlike
@@ -316,9 +298,8 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
 
     def left(strategy, error):
         finding = Finding(first=Difference(1, 0, "buffers", "", error, "queue"))
-        cell = f"check/m/{strategy}/off/fp32/w2/cpu"
         checked = Checked(collectives=("all_gather (moco.py:7)",))
-        return entry("diverges", cell, signature="buffers-differ", finding=finding, checked=checked)
+        return entry("diverges", strategy, signature="buffers-differ", finding=finding, checked=checked)
 
     def steps(*results):
         return " ".join(next_steps.next_steps(findings.groups(results)[0], results))
@@ -331,24 +312,10 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
     assert "asks" not in steps(*[replace(each, checked=Checked()) for each in same])
 
 
-@pytest.mark.parametrize(
-    ("signature", "life", "said"), [("resumed-differs", "resumed", True), ("differs", "straight", False)]
-)
-def test_what_no_checkpoint_holds_is_named_where_a_resumed_run_differs(signature, life, said):
-    """Breaks when a counter in an attribute, which begins anew, is sent to failures of optimizers and loaders alone."""
-    place = "" if life == "straight" else f"/{life}"
-    wrong = [entry("diverges", f"check/m/ddp/off/fp32/w2{place}/cpu", signature=signature)]
-    assert any("no attribute" in line for line in next_steps.next_steps(findings.groups(wrong)[0], wrong)) is said
-
-
 def test_one_error_of_an_engine_is_one_failure():
     """Breaks when the variants of a strategy that no cell was run under have the same error without its name."""
     words = "RuntimeError: self.dim() cannot be 0 to view Float as Byte (different element sizes)"
-    of_engine = [
-        entry("raises", f"check/model/{name}/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
-        for name in ("zero2", "zero2-small", "fsdp2")
-    ]
-    groups = findings.groups(of_engine)
+    groups = findings.groups([raises(words, name) for name in ("zero2", "zero2-small", "fsdp2")])
     named = {result.cell.strategy: each.failure for each in groups for form in each.forms for result in form.results}
     assert named["zero2"] is named["zero2-small"] and named["zero2"].name == "zero_broadcast_of_scalar_weights"
     assert named["fsdp2"] is None
@@ -360,11 +327,7 @@ def test_each_engine_refuses_in_its_words_and_no_title_is_of_another_engine():
         "zero2": "RuntimeError: self.stride(-1) must be 1 to view Float as Byte (different element sizes), but got 8",
         "fsdp2": "NotImplementedError: FSDP does not support non-contiguous parameters yet: param.shape=[8]",
     }
-    raised = [
-        entry("raises", f"check/model/{name}/off/fp32/w2/cpu", detail=text, ranks=(error(text),))
-        for name, text in words.items()
-    ]
-    text = shown([*raised, entry("trains")])
+    text = shown([*(raises(refusal, name) for name, refusal in words.items()), entry("trains")])
     for name, refusal in words.items():
         assert f"  {name}: {refusal}" in text
     assert "fsdp1_no_shard_scrambles_gradients  the same error, under other engines\n" in text
@@ -374,17 +337,17 @@ def test_each_engine_refuses_in_its_words_and_no_title_is_of_another_engine():
 def test_ranks_that_run_different_modules_are_told_what_to_do():
     """Breaks when a crash under ZeRO is explained by what stops DDP, and no more."""
     facts = replace(FACTS, unequal=("exit",))
-    crashed = of(entry("crashes", "check/model/zero3/off/fp32/w2/cpu"), facts)
-    [group] = findings.groups([crashed])
-    silent = of(entry("diverges", finding=Finding(unmoved=("exit.weight",), unmoved_count=1)), facts)
-    [silent] = next_steps.unlike_modules(findings.groups([silent])[0])
-    assert "0 times" in silent and "collectives" not in silent
-    elsewhere = of(entry("diverges", finding=Finding(unmoved=("other.weight",), unmoved_count=1)), facts)
-    assert not next_steps.unlike_modules(findings.groups([elsewhere])[0])
-    [line] = next_steps.unlike_modules(group)
+
+    def advice(result):
+        [group] = findings.groups([of(result, facts)])
+        return next_steps.unlike_modules(group)
+
+    [line] = advice(entry("crashes", "zero3"))
     assert line.startswith("ranks run different modules (exit)") and "0 times" in line
-    [other] = findings.groups([of(entry("raises", detail="E: x", ranks=(error("E: x"),)), facts)])
-    assert next_steps.unlike_modules(other) == []
+    [silent] = advice(entry("diverges", finding=Finding(unmoved=("exit.weight",), unmoved_count=1)))
+    assert "0 times" in silent and "collectives" not in silent
+    assert not advice(entry("diverges", finding=Finding(unmoved=("other.weight",), unmoved_count=1)))
+    assert not advice(raises("E: x"))
 
 
 def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
@@ -396,31 +359,27 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     ]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "cell", "can"),
-    [
-        ("diverges", "check/model/ddp/off/fp32/w2/cpu", True),
-        ("raises", "check/model/zero3-small/off/fp32/w2/cpu", True),
-        ("diverges", "check/model/ddp/off/fp32/w2/resumed/cpu", False),
-        ("diverges", "check/model/ddp/off/fp32/w2/cuda", False),
-        ("hangs", "check/model/ddp/off/fp32/w2/cpu", True),
-        ("crashes (SIGSEGV)", "check/model/ddp/off/fp32/w2/cpu", True),
-        ("crashes (SIGKILL)", "check/model/ddp/off/fp32/w2/cpu", False),
-        ("crashes (silent-exit)", "check/model/ddp/off/fp32/w2/cpu", False),
-    ],
-)
-def test_a_script_is_offered_where_there_is_one(outcome, cell, can):
+def test_a_script_is_offered_where_there_is_one():
     """Breaks when the last line of an answer is a command that is refused."""
-    outcome, _, signature = outcome.removesuffix(")").partition(" (")
-    assert script.exportable(entry(outcome, cell, signature=signature)) is can
+    ends = [entry("diverges"), entry("raises", "zero3-small"), entry("hangs"), entry("crashes", signature="SIGSEGV")]
+    assert [script.exportable(each) for each in ends] == [True] * 4
+    lives = [entry("diverges", life="resumed"), entry("diverges", device="cuda")]
+    killed = [entry("crashes", signature=signature) for signature in ("SIGKILL", "silent-exit")]
+    assert [script.exportable(each) for each in (*lives, *killed)] == [False] * 4
 
 
-def test_what_a_script_can_show_is_exported_first():
-    """Breaks when --export refuses a resumed life that differs, and another cell could be shown."""
-    resumed = entry("diverges", "check/model/ddp/off/fp32/w2/resumed/cpu", signature="resumed-differs")
-    raises = entry("raises", "check/model/zero3/off/fp32/w2/cpu", signature="other", ranks=(error("shapes"),))
-    assert script.chosen([resumed, raises]) == raises
+def test_what_a_script_can_show_is_exported_first(monkeypatch):
+    """Breaks when --export refuses a resumed life that differs, and another cell could be shown; when a script shows
+    nothing, or the interpreter's reason not to build a model again is lost."""
+    resumed, shapes = entry("diverges", life="resumed", signature="resumed-differs"), raises("shapes", "zero3")
+    assert script.chosen([resumed, shapes]) == shapes
     assert script.chosen([resumed]) == resumed, "so that the answer says why there is none"
+    with pytest.raises(UsageError, match="nothing to export"):
+        script.chosen([entry()])
+    refused = script.Written(refused="some of its blocks share weights")
+    monkeypatch.setattr(script, "_written", lambda *given: refused)
+    with pytest.raises(NotExportable, match="share weights"):
+        script.write(target.parse(f"{__file__}:build", ""), entry("diverges"), Path("repro.py"), "python")
 
 
 def test_the_error_of_a_result_is_that_of_the_rank_that_failed():
@@ -444,7 +403,7 @@ def test_the_error_of_a_result_is_that_of_the_rank_that_failed():
 )
 def test_what_ends_one_process_says_nothing_of_a_resized_life(outcome, expected):
     """Breaks when a process that dies for lack of memory makes a cell impossible, and the check agrees."""
-    cell = Cell.parse("check/model/ddp/off/fp32/w2/resized/cpu")
+    cell = replace(CELL, life="resized")
     server = SimpleNamespace(run=lambda job: Ended([]))
     target = SimpleNamespace(for_ranks=lambda ranks: None)
     judged = oracle.Judgement(outcomes.Outcome(outcome), "", "why")
@@ -455,38 +414,34 @@ def test_what_ends_one_process_says_nothing_of_a_resized_life(outcome, expected)
 
 def test_what_helps_in_trainers_alone_is_no_remedy_of_a_model():
     """Breaks when somebody with a plain loop reads how to start a trainer."""
-    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    cell = "check/model/ddp/off/fp32/w2/cpu"
-    unused = of(entry("raises", cell, detail=words, ranks=(error(""),)), replace(FACTS, no_gradient=("spare",)))
-    [group] = findings.groups([unused])
+    [group] = findings.groups([raises(WAITS, facts=replace(FACTS, no_gradient=("spare",)))])
     assert group.fates and not any(fate.in_trainers for fate in group.fates)
 
 
 def test_a_hang_is_one_wherever_its_ranks_were():
     """Breaks when each strategy under which a model hangs is a finding of its own."""
-    hung = [
-        entry("hangs", f"check/model/{name}/off/fp32/w2/cpu", detail=f"still running after 9 s; rank 0: wait ({name})")
-        for name in ("zero2", "fsdp2")
-    ]
+    detail = "still running after 9 s; rank 0: wait ({})"
+    hung = [entry("hangs", name, detail=detail.format(name)) for name in ("zero2", "fsdp2")]
     assert len(findings.groups(hung)) == 1
 
 
 def test_words_that_only_a_remedy_leads_to_name_no_failure():
     """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
-    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=(error(""),))
+    result = raises(WAITS, "ddp/reentrant")
     assert known.recognised(result)[0] is None
     unused = of(result, replace(FACTS, no_gradient=("spare",)))
     assert known.recognised(unused)[0].failure.name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
-    matches = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    match, _ = known.recognised(of(matches, TWICE))
+    there, elsewhere = (
+        entry("diverges", f"zero3-small/{mode}", signature="differs", facts=TWICE)
+        for mode in ("reentrant", "non-reentrant")
+    )
+    match, _ = known.recognised(there)
     assert (match.failure.name, match.signature, match.sure) == ("zero_double_reduction", "differs", "likely")
-    elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
-    assert known.recognised(of(elsewhere, TWICE))[0] is None, "no cell was ever measured to diverge there"
-    assert known.recognised(matches)[0] is None, "nothing in this model runs twice"
+    assert known.recognised(elsewhere)[0] is None, "no cell was ever measured to diverge there"
+    assert known.recognised(of(there, FACTS))[0] is None, "nothing in this model runs twice"
 
 
 def test_one_failure_is_told_once_whatever_its_forms():
@@ -495,10 +450,7 @@ def test_one_failure_is_told_once_whatever_its_forms():
         "zero2": "AssertionError: The parameter tower.w has already been reduced",
         "ddp": 'File "torch/utils/checkpoint.py"\nExpected to mark a variable ready only once',
     }
-    matches = [
-        entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=(error(text),), facts=TWICE)
-        for name, text in words.items()
-    ]
+    matches = [raises(text, f"{name}/reentrant", facts=TWICE) for name, text in words.items()]
     groups = findings.groups([*matches, entry()])
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
@@ -512,9 +464,11 @@ READY = (score.NEAR_MISSES / "made-full-fine-tune-that-looks-for-unused-paramete
 
 def test_both_commands_give_one_answer_to_one_error():
     """Breaks when a model without an adapter or a tower is told by `check` that it is LoRA, by `diagnose` a tower."""
-    words = READY[READY.index("RuntimeError: ") :]
-    cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
-    answer = entry("raises", cell, detail=words, ranks=(error(READY),))
+
+    def ended(log):
+        return raises(log[READY.index("RuntimeError: ") :], "ddp-find-unused/reentrant", ranks=(error(log),))
+
+    answer = ended(READY)
     match, either = known.recognised(answer)
     other = diagnosis.diagnose(lambda wanted: lines.lines("log", io.BytesIO(READY.encode()), wanted))
     assert {match.failure.name for match in other.several} == {each.failure.name for each in (match, *either)}
@@ -524,16 +478,13 @@ def test_both_commands_give_one_answer_to_one_error():
     assert all(f"{m.failure.name} if the run has {m.distinguished_by}" in text for m in (match, *either))
     assert match.failure.title not in text, "this model has no adapter"
     adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
-    answer = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
-    match, either = known.recognised(answer)
+    match, either = known.recognised(ended(adapter))
     assert (match.failure.name, match.mechanism, either) == ("ddp_peft_reentrant_ready_twice", "", ())
 
 
 def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
     """Breaks when a model of text is told to change what its vision tower does."""
-    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    matches = entry("raises", "check/model/ddp/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
-    matches = of(matches, replace(FACTS, no_gradient=("experts.3.weight",)))
+    matches = raises(WAITS, facts=replace(FACTS, no_gradient=("experts.3.weight",)))
     text = shown([matches])
     assert "ddp_unused_vision_tower  the same mechanism: " in text and "every parameter always takes part" in text
     assert "tower and projector" not in text
@@ -553,17 +504,14 @@ def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for()
 def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
     """Breaks when a guess is forced, when the same fault is told twice, or what the model is like decides before."""
     halved = {"signature": "differs", "shows": ("over_ranks",)}
-    places = ("ddp", "zero2", "fsdp2")
-    matches = [entry("diverges", f"check/model/{name}/off/fp32/w2/cpu", **halved) for name in places]
+    matches = [entry("diverges", name, **halved) for name in ("ddp", "zero2", "fsdp2")]
     [group] = findings.groups(matches)
     assert group.failure.name == "global_count_without_world_size" and len(group.forms[0].results) == 3
     assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
     text = shown(matches)
-    assert (
-        "distillation_loss_over_ranks if the run has a loss of TRL's" in text
-        and "divided by the number of ranks" in text
-    )
-    twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", facts=TWICE, **halved)
+    assert "distillation_loss_over_ranks if the run has a loss of TRL's" in text
+    assert "divided by the number of ranks" in text
+    twice = entry("diverges", "zero3-small/reentrant", facts=TWICE, **halved)
     assert known.recognised(twice)[0].failure.name != "zero_double_reduction"
     assert known.recognised(entry("diverges", signature="differs"))[0] is None
 
@@ -591,13 +539,11 @@ def test_what_ranks_show_beside_the_reference():
 
 
 CUT_OFF = replace(FACTS, checkpointing="reentrant", frozen_input=("bs.0",), no_gradient=("bs.0.w",))
-WAITS = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
 
 
 def test_cells_that_agree_hide_nothing_that_one_process_does_already():
     """Breaks when a model of which half never trains is told to do what it should."""
-    places = ("ddp-find-unused", "fsdp2")
-    matches = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
+    matches = [entry(where=name, facts=CUT_OFF) for name in ("ddp-find-unused", "fsdp2")]
     text = shown(matches)
     assert "bs.0: get no gradient: no input of a reentrant checkpoint requires a gradient" in text
     assert "✓ trains (unmoved)  " in text
@@ -606,48 +552,51 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
     [problem] = view.as_json(matches)["problems"]
     assert problem["forms"][0]["outcome"] == "trains" and len(problem["forms"][0]["cells"]) == 2
     for other in ({"frozen_input": ()}, {"checkpointing": "off"}, {"no_gradient": ()}, {"no_gradient": ("bs.01.w",)}):
-        quiet = [entry(cell="check/model/fsdp2/off/fp32/w2/cpu", facts=replace(CUT_OFF, **other))]
+        quiet = [entry(where="fsdp2", facts=replace(CUT_OFF, **other))]
         assert not findings.groups(quiet) and "never move" not in view.verdict(quiet), other
 
 
 def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_train():
     """Breaks when an image model with LoRA under FSDP1 has no name, or any weight that never moves has this one."""
-    id, facts = "check/model/fsdp1-full/reentrant/fp32/w2/cpu", replace(FACTS, frozen_input=("bs.0",))
+    facts = replace(FACTS, frozen_input=("bs.0",))
     for unmoved, mode, named in (
         (("bs.0.w",), "reentrant", True),
         (("bs.0.w",), "off", False),
         (("bs.0.w", "head.w"), "reentrant", False),
         (("bs.01.w",), "reentrant", False),
     ):
-        numbers = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
-        cell = id.replace("reentrant", mode)
-        match, _ = known.recognised(of(entry("diverges", cell, signature="unmoved", finding=numbers), facts))
+        finding, at = Finding(unmoved=unmoved, unmoved_count=len(unmoved)), f"fsdp1-full/{mode}"
+        match, _ = known.recognised(entry("diverges", at, signature="unmoved", finding=finding, facts=facts))
         assert bool(match) == named, unmoved
         assert not match or (match.failure.name, match.sure) == ("reentrant_frozen_embeddings_adapters", "likely")
 
 
 def test_a_parameter_that_is_cut_off_is_not_called_unused():
     """Breaks when DDP's own advice, which only silences it, is told to be verified."""
-    matches = entry("raises", detail=WAITS, ranks=(error(WAITS),))
-    [group] = findings.groups([of(matches, CUT_OFF)])
-    assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
-    answer = {fate.claim.text: fate.word for fate in group.fates}
+
+    def named(facts):
+        [group] = findings.groups([raises(WAITS, facts=facts)])
+        names = [match.failure.name for match in (group.match, *group.either)]
+        return names, {fate.claim.text: fate.word for fate in group.fates}
+
+    unused, cut_off = "ddp_unused_vision_tower", "reentrant_frozen_embeddings_adapters"
+    names, answer = named(CUT_OFF)
+    assert names == [cut_off]
     assert answer["`find_unused_parameters=True`"] == "refuted" and answer["`use_reentrant=False`"] == "verified"
-    [group] = findings.groups([of(matches, replace(CUT_OFF, no_gradient=("bs.0.w", "spare.w")))])
-    assert [match.failure.name for match in group.either] == ["reentrant_frozen_embeddings_adapters"]
-    assert {"`use_reentrant=False`, against reentrant_frozen_embeddings_adapters"} < {f.claim.text for f in group.fates}
-    [group] = findings.groups([of(matches, replace(FACTS, frozen_input=("a",), no_gradient=("a.w",)))])
-    assert (group.failure.name, group.either) == ("ddp_unused_vision_tower", ()), "no checkpoint was there"
+    names, answer = named(replace(CUT_OFF, no_gradient=("bs.0.w", "spare.w")))
+    assert names == [unused, cut_off]
+    assert answer["`find_unused_parameters=True`"] == "refuted", "against both, in reentrant checkpoints"
+    assert answer[f"`use_reentrant=False`, against {cut_off}"] == "verified"
+    assert answer[f"freeze the unused parameters (`requires_grad=False`), against {unused}"] == "verified"
+    names, _ = named(replace(FACTS, frozen_input=("a",), no_gradient=("a.w",)))
+    assert names == [unused], "no checkpoint was there"
 
 
 def test_the_ranks_that_raised_are_told_where_not_all_did():
     """Breaks when somebody looks for a fault on rank 0 that is in rank 1's rows, or a peer's end is taken for it."""
-    first, alike, peer = error("no 1"), error("no 2"), error("Connection closed by peer")
-    for other in (RankResult(0), peer):
-        ranks = (other, first)
-        assert "  raised on rank 1 of 2\n" in shown([entry("raises", ranks=ranks, rank=1)])
-    ranks = (alike, first)
-    assert "raised on" not in shown([entry("raises", ranks=ranks, rank=1)])
+    for other in (RankResult(0), error("Connection closed by peer")):
+        assert "  raised on rank 1 of 2\n" in shown([entry("raises", ranks=(other, error("no 1")), rank=1)])
+    assert "raised on" not in shown([entry("raises", ranks=(error("no 2"), error("no 1")), rank=1)])
 
 
 def shown(results, target="train.py:build", options=()):
@@ -658,19 +607,18 @@ def shown(results, target="train.py:build", options=()):
 
 def test_a_remedy_is_judged_by_the_models_own_cells_first():
     """Breaks when a setting is called refuted above a cell of the same table that trains with it."""
-    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    unused = replace(FACTS, no_gradient=("spare",))
-    wrong = entry("raises", detail=words, ranks=(error(""),), facts=unused)
+    unused, remedy = replace(FACTS, no_gradient=("spare",)), "ddp-find-unused"
+    wrong = raises(WAITS, facts=unused)
     [group], [cell] = findings.groups([wrong]), tried.untried([wrong])
-    assert cell == replace(wrong.cell, strategy="ddp-find-unused")
+    assert cell == replace(wrong.cell, strategy=remedy)
     for outcome, word, helped in (("trains", "verified", 1), ("raises", "refuted", 0)):
-        other = entry(outcome, cell.id, signature="other", facts=unused)
+        other = entry(outcome, remedy, signature="other", facts=unused)
         assert not tried.untried([wrong, other]), "what was run is not run again"
         [row] = [each.row for each in tried.tried(group, [wrong, other]) if each.results]
         assert row[:2] == (word, "`find_unused_parameters=True`")
         assert row[2].startswith(f"your model under ddp-find-unused: {helped} of 1 cell; in the")
-    assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", cell.id)]))
-    both = [wrong, entry("raises", cell.id, detail=words, ranks=(error(""),), facts=unused)]
+    assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", remedy)]))
+    both = [wrong, raises(WAITS, remedy, facts=unused)]
     [group] = findings.groups(both)
     [row] = [each.row for each in tried.tried(group, both) if each.results]
     assert row[:2] == ("refuted", "`find_unused_parameters=True`"), "it goes wrong in the same way, and isn't counted"
@@ -678,54 +626,49 @@ def test_a_remedy_is_judged_by_the_models_own_cells_first():
 
 def test_a_mode_that_a_model_sets_by_itself_is_no_remedy_that_was_tried():
     """Breaks when "no gradient checkpointing" is verified for somebody who can't ask for that from outside."""
-    words = "AssertionError: The parameter tower.weight has already been reduced."
-    facts = replace(TWICE, checkpointing="reentrant")
-    wrong = of(entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=words, ranks=(error(words),)), facts)
+    wrong = raises(REDUCED, "zero2", facts=replace(TWICE, checkpointing="reentrant"))
     [group] = findings.groups([wrong])
     rows = [each.row for each in tried.tried(group, [wrong]) if "checkpointing" in each.fate.claim.swap]
     assert rows and all(row[2].endswith("your model checkpoints by itself: change that in it") for row in rows)
-    asked = of(entry("raises", "check/model/zero2/reentrant/fp32/w2/cpu", detail=words, ranks=(error(words),)), TWICE)
+    asked = raises(REDUCED, "zero2/reentrant", facts=TWICE)
     others = [each.row[2] for each in tried.tried(findings.groups([asked])[0], [asked])]
     assert not any("by itself" in text for text in others)
 
 
 def test_a_mode_that_a_model_does_not_have_is_not_asked_for():
     """Breaks when cells are announced to try remedies, and none of them can be run."""
-    words = "AssertionError: The parameter tower.weight has already been reduced."
-    cell = "check/model/zero2/reentrant/fp32/w2/cpu"
-    wrong = of(entry("raises", cell, detail=words, ranks=(error(words),)), TWICE)
+    wrong = raises(REDUCED, "zero2/reentrant", facts=TWICE)
     modes = {each.checkpointing for each in tried.untried([wrong])}
     assert "non-reentrant" in modes
-    lacks = entry("impossible", "check/model/ddp/non-reentrant/fp32/w2/cpu", detail="no such mode")
+    lacks = entry("impossible", "ddp/non-reentrant", detail="no such mode")
     assert "non-reentrant" not in {each.checkpointing for each in tried.untried([wrong, lacks])}
 
 
 def test_what_only_gpus_have_says_nothing_of_a_strategy():
     """Breaks when SyncBatchNorm, which no CPU runs, is told as what goes wrong under every strategy."""
-    cpu, gpu = (Cell.parse(f"check/model/ddp/off/fp32/w2/{device}") for device in ("cpu", "cuda"))
     raised = oracle.Judgement("raises", "other", "ValueError: SyncBatchNorm layers only work with GPU modules")
-    judged = checking.on_this_device(cpu, raised)
+    judged = checking.on_this_device(CELL, raised)
     assert judged.outcome == "impossible" and judged.detail.startswith("`SyncBatchNorm` runs on GPUs only")
-    assert checking.on_this_device(gpu, raised) == raised
+    assert checking.on_this_device(replace(CELL, device="cuda"), raised) == raised
     other = replace(raised, detail="ValueError: another")
-    assert checking.on_this_device(cpu, other) == other
+    assert checking.on_this_device(CELL, other) == other
 
 
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
     """Breaks when somebody whose weights are wrong hears so, and nothing that they could do next."""
-    wrong = entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="unmoved", detail="never moved: a")
-    text = shown([wrong, entry(), entry(cell="check/model/fsdp1-full/off/fp32/w2/cpu")])
-    assert "\n  agree with a single process: ddp, fsdp1-full\n" in text
+    wrong = entry("diverges", "zero2", signature="unmoved", detail="never moved: a")
+    text = shown([wrong, entry(), entry(where="fsdp1-full")])
+    assert "\n  agree with a single process: ddp, fsdp1-full\n" in text and "no attribute" not in text
     assert "\n  known to do the same there: ddp_unfreeze_after_wrap, zero_unfreeze_after_initialize\n" in text
     assert "faultline show ddp_unfreeze_after_wrap\n" in text
-    cells = [f"check/model/{strategy}/off/fp32/w2/cpu" for strategy in ("zero2", "zero3")]
-    alone = shown([entry("diverges", cell, signature="differs", detail="wrong") for cell in cells])
+    alone = shown([entry("diverges", name, signature="differs", detail="wrong") for name in ("zero2", "zero3")])
     assert "\n  none of the 2 strategies that ran agrees with a single process\n" in alone
     assert "known to do the same" not in alone, "twenty failures differ somewhere"
 
 
 @pytest.mark.slow
 @given(st.text())
+@settings(max_examples=20)  # each is shown three times
 def test_no_name_or_error_steers_the_terminal(text):
     """Names of modules and errors come from a user's file: they are data."""
     hostile = f"{text}\x1b[2J"
@@ -733,8 +676,8 @@ def test_no_name_or_error_steers_the_terminal(text):
     finding = Finding(first=Difference(1, 0, "backward", hostile, 0.5, hostile))
     errors = (Deviation(hostile, "gradients", 1, 0, 0.5),)
     wrong = entry("diverges", signature="differs", detail=hostile, finding=finding, errors=errors, apart=((hostile,),))
-    never = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail=hostile)
-    raised = entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=hostile, raised_in=hostile)
+    never = entry("impossible", "fsdp2", detail=hostile)
+    raised = entry("raises", "zero2", detail=hostile, raised_in=hostile)
     assert "\x1b" not in shown([wrong, never, raised])
     assert "\x1b" not in shown([of(wrong, facts)], hostile)
     json.dumps(view.as_json([of(wrong, facts)]))
@@ -756,10 +699,10 @@ def test_nothing_that_ran_is_no_agreement():
 
 def test_why_a_cell_is_impossible_is_told_once():
     """Breaks when a user is left with a dash in a table, or reads one reason for each of thirty cells."""
-    cells = [f"check/model/{name}/{mode}/fp32/w2/cpu" for name in ("ddp", "zero2") for mode in ("off", "reentrant")]
+    cells = [f"{name}/{mode}" for name in ("ddp", "zero2") for mode in ("off", "reentrant")]
     lacks = "the model has no gradient_checkpointing_enable"
     matches = [entry("impossible" if "reentrant" in cell else "trains", cell, detail=lacks) for cell in cells]
-    alone = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail="no part of the model can be a unit")
+    alone = entry("impossible", "fsdp2", detail="no part of the model can be a unit")
     answer = [line for line in shown([*matches, alone]).splitlines() if "impossible  " in line and ": " in line]
     assert answer[-2:] == [
         f"– impossible  ddp, zero2 (reentrant): {lacks}",  # noqa: RUF001
@@ -789,14 +732,14 @@ def test_what_could_not_be_proven_is_not_told_as_a_difference():
 
 def test_the_command_repeats_the_very_cell():
     """Whatever a target is called: the words go through a shell."""
-    answer = view.command("my file.py:build", ["--lora", "r=8"], entry(cell="check/model/zero2/off/bf16/w4/cpu"))
+    answer = view.command("my file.py:build", ["--lora", "r=8"], entry(where="zero2", precision="bf16", world_size=4))
     assert answer.removeprefix("bin/").startswith("faultline check 'my file.py:build' --lora r=8 --strategy zero2")
     assert answer.endswith("--checkpointing off --precision bf16 --world 4")
 
 
 def test_facts_are_those_of_the_most_ranks():
     """With one rank, no parameter is used by some ranks only."""
-    alone = entry(cell="check/model/ddp/off/fp32/w1/cpu", facts=replace(FACTS, no_gradient=("a",)))
+    alone = entry(world_size=1, facts=replace(FACTS, no_gradient=("a",)))
     both = entry(facts=replace(FACTS, unequal=("a",)))
     assert findings.facts_of([both, alone]).unequal == findings.facts_of([alone, both]).unequal == ("a",)
 
@@ -815,7 +758,7 @@ def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path
     """Breaks when a check of an hour ends in a KeyError because the memory ran out twice at its start."""
     (tmp_path / "train.py").write_text("")
     checked = target.parse(f"{tmp_path}/train.py:build", "")
-    matches = checking.run(checked, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
+    matches = checking.run(checked, Dying(), runner.References(tmp_path), CELL)
     assert (matches.outcome, matches.signature) == ("invalid", "server")
     assert "the rank server ended: Killed" in shown([matches])
     assert view.as_json([matches])["model"] == {}
@@ -838,76 +781,75 @@ def test_another_environment_is_told_and_asked_for_again():
     assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in answer
 
 
-def test_a_stack_and_an_interpreter_exclude_each_other(asked, tmp_path):
-    (tmp_path / "train.py").write_text("def build(): ...")
-    code, _, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--python", "python3")
-    assert code == 2 and len(errors) == 1 and "exclude each other" in errors[0]
-
-
-def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monkeypatch):
-    """Breaks when versions that somebody asked for are told and not used."""
-    (tmp_path / "train.py").write_text("def build(): ...")
-    used = {}
+@pytest.fixture
+def checked(asked, tmp_path, monkeypatch):
+    """Ask for a check of a file, whose cells a function runs in the place of an engine."""
+    file = tmp_path / "train.py"
+    file.write_text("def build(): ...")
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+    monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
+
+    def checked(run_part, *words):
+        monkeypatch.setattr(folders.engines, "run_parts", lambda parts, workers, run, engine: run_part(*parts, run))
+        return asked("check", f"{file}:build", *words)
+
+    return checked
+
+
+def test_a_check_runs_in_the_environment_that_is_asked_for(checked, monkeypatch):
+    """Breaks when versions that somebody asked for are told and not used."""
+    used = {}
     monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
 
-    def run_parts(parts, workers, run, engine):
-        [part] = parts
+    def run_part(part, run):
         used[part.stack.python] = run
         for cell in part.cells:
-            part.done(entry(cell=cell.id))
+            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
-    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
-    code, answer, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
+    code, answer, errors = checked(run_part, "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
     assert "All 3 configurations that can be run train like a single process" in answer
 
 
-def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):
-    """Breaks when twelve kilobytes of torch's dispatcher are printed as one line."""
-    (tmp_path / "train.py").write_text("def build(): ...")
-    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+def test_the_command_tells_a_fault_from_a_mistake(checked):
+    """Scripts go by the exit code: 1 is an answer, 2 is none. A mistake is one line, and no twelve kilobytes of torch's
+    dispatcher."""
 
-    def run_parts(*_):
+    def fail(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
-    code, _, [*_, line] = asked("check", f"{tmp_path}/train.py:build")
-    assert code == 2 and "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
+    differs = checked(lambda part, run: part.done(entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")
+    assert differs[0] == 1
+    code, answer, [*_, line] = checked(fail, "--json")
+    assert code == 2 and not answer
+    assert "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
 
 
-def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path, monkeypatch):
+def test_an_interrupted_check_goes_on_with_the_same_model_alone(checked, tmp_path):
     """Breaks when cells of another model, or of the file before it was changed, are taken for this model's."""
-    file = tmp_path / "train.py"
-    file.write_text("def build(): ...")
-    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
-    monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
     ran = []
 
-    def run_parts(parts, workers, run, engine):
-        [part] = parts
+    def run_part(part, run):
         for cell in part.cells:
             if len(ran) == 1 and cell != ran[0]:
                 ran.append(cell)
                 raise KeyboardInterrupt
             ran.append(cell)
-            part.done(entry(cell=cell.id))
+            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
-    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
-    words = ("check", f"{file}:build", "--strategy", "ddp")
-    code, _, errors = asked(*words)
+    code, _, errors = checked(run_part, "--strategy", "ddp")
     assert code == 130 and errors[-1].endswith("the same command with --resume goes on")
-    code, answer, _ = asked(*words, "--resume")
+    code, answer, _ = checked(run_part, "--strategy", "ddp", "--resume")
     assert code == 0 and "All 3 configurations" in answer
     assert len(ran) == 4, "the first cell ran once, the second was interrupted and ran again"
-    assert asked(*words[:-1], "zero2", "--resume")[0] == 2, "other cells"
-    assert asked(*words, "--checkpointing", "off", "--resume")[0] == 2, "fewer cells"
+    assert checked(run_part, "--strategy", "zero2", "--resume")[0] == 2, "other cells"
+    assert checked(run_part, "--strategy", "ddp", "--checkpointing", "off", "--resume")[0] == 2, "fewer cells"
     of, info = storage.latest_run(kind="check"), storage.latest_run(kind="check").info()
     of.describe(stack="trl 0.1")
-    code, _, [line] = asked(*words, "--resume")
+    code, _, [line] = checked(run_part, "--strategy", "ddp", "--resume")
     assert code == 2 and "another stack (trl 0.1)" in line
     of.describe(stack=info.stack)
-    file.write_text("def build(): return 1")
-    code, _, [line] = asked(*words, "--resume")
+    (tmp_path / "train.py").write_text("def build(): return 1")
+    code, _, [line] = checked(run_part, "--strategy", "ddp", "--resume")
     assert code == 2 and "changed since" in line

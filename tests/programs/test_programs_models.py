@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 import torch
 
 from faultline.programs import build, sampling
@@ -18,22 +17,25 @@ def backward(spec):
     return model, total
 
 
-@pytest.mark.parametrize(("name", "value"), FEATURES)
-def test_every_feature_trains_in_one_process(name, value):
+def test_every_feature_trains_in_one_process():
     """Breaks when a proof would blame an engine for a model that doesn't train at all."""
-    _, total = backward(Spec(seed=1, **{name: value}))
-    assert total.isfinite()
+    assert [each for each in FEATURES if not backward(Spec(seed=1, **dict([each])))[1].isfinite()] == []
 
 
-@pytest.mark.parametrize("number", range(150))
-def test_a_fault_finds_its_weight_in_the_model(number):
+def test_a_fault_finds_its_weight_in_the_model():
     """Breaks when the sampler names a weight that the model doesn't have, or that gets no gradient."""
-    spec = sampling.sample(random.Random(number))
-    model, _ = backward(spec)
-    for name in sampling.weights(spec):
-        assert type(model.get_submodule(name)) is torch.nn.Linear
-        assert model.get_parameter(f"{name}.weight").grad.any()
-    assert {*blocks(spec)} == {name for name, module in model.named_modules() if isinstance(module, build.Block)}
+
+    def wrong(spec):
+        model, _ = backward(spec)
+        for name in sampling.weights(spec):
+            linear = model.get_submodule(name)
+            if type(linear) is not torch.nn.Linear or not linear.weight.grad.any():
+                yield name
+        named = {name for name, module in model.named_modules() if isinstance(module, build.Block)}
+        yield from named ^ {*blocks(spec)}
+
+    specs = [sampling.sample(random.Random(number)) for number in range(150)]
+    assert {spec.words: names for spec in specs if (names := [*wrong(spec)])} == {}
 
 
 def test_a_spec_gives_the_same_model_and_rows_again():

@@ -48,16 +48,16 @@ def test_a_spec_is_printed_with_its_features_and_no_others(made):
     assert f"seed {made.seed}" in made.words
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"layers": 9}', '{"colour": "red"}', '{"seed": "one"}'])
-def test_what_is_no_spec_is_refused(text):
-    with pytest.raises(UsageError):
-        spec.parse(text)
+NO_SPECS = ("", "[]", '{"layers": 9}', '{"colour": "red"}', '{"seed": "one"}')
+NO_FAULTS = ("", "{}", '{"kind": "hail"}', '{"colour": "red"}')
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"kind": "hail"}', '{"colour": "red"}'])
-def test_what_is_no_fault_is_refused(text):
+@pytest.mark.parametrize(
+    ("parse", "text"), [*((spec.parse, text) for text in NO_SPECS), *((fault.parse, text) for text in NO_FAULTS)]
+)
+def test_what_is_no_spec_or_fault_is_refused(parse, text):
     with pytest.raises(UsageError):
-        fault.parse(text)
+        parse(text)
 
 
 @given(st.integers(0, 50), st.integers(0, 500))

@@ -9,100 +9,6 @@ from torch.utils.checkpoint import checkpoint
 from faultline.ranks.checkpointing import CutOff, Watch
 
 
-def test_a_pass_without_grad_is_no_checkpointing():
-    """Breaks when a trainer whose reference is the model itself, adapters off, is taken for reentrant checkpointing."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    watch = Watch(model)
-    with watch.training():
-        loss = model(torch.ones(1, 2)).sum()
-        with torch.no_grad():
-            model(torch.ones(1, 2))
-    loss.backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == "off"
-
-
-@pytest.mark.parametrize("mode", ["off", "non-reentrant"])
-def test_a_part_without_grad_is_no_checkpointing(mode):
-    """Breaks when a model with a frozen tower or a target network is taken for one that checkpoints by itself."""
-    tower, head = Block().requires_grad_(False), Block()
-    model = torch.nn.ModuleList([tower, head])
-
-    def forward(x):
-        with torch.no_grad():
-            x = tower(x)
-        return checkpoint(head, x, use_reentrant=False) if mode != "off" else head(x)
-
-    watch = Watch(model)
-    with watch.training():
-        loss = forward(torch.ones(1, 2)).sum()
-    loss.backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == mode
-
-
-def test_a_reentrant_checkpoint_is_seen_where_torch_applies_functions_in_c(monkeypatch):
-    """Breaks when no model can be checked with torch 2.14 or later, whose `Function.apply` is a method of C."""
-    monkeypatch.setattr(torch.autograd.Function, "apply", torch._C._FunctionBase.__dict__["apply"])
-    model = torch.nn.ModuleList([Block()])
-    watch = Watch(model)
-    with watch.training():
-        loss = reentrant(model[0], torch.ones(1, 2, requires_grad=True)).sum()
-    loss.backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == "reentrant"
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_a_pass_without_grad_through_checkpoints_is_none():
-    """Breaks when what an evaluation does is taken for training."""
-    model = torch.nn.ModuleList([Block()])
-    watch = Watch(model)
-    with watch.training():
-        with torch.no_grad():
-            reentrant(model[0], torch.ones(1, 2))
-        loss = model[0](torch.ones(1, 2)).sum()
-    loss.backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == "off"
-
-
-class Rounded(torch.autograd.Function):
-    """Runs a module, and lets the gradient through."""
-
-    @staticmethod
-    def forward(ctx, x, module):
-        return module(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
-
-
-def test_a_function_with_a_gradient_of_its_own_is_no_checkpointing():
-    """Breaks when a straight-through estimator is called reentrant, and remedies are judged in the wrong mode."""
-    model = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Hardtanh(), torch.nn.Linear(3, 3)])
-    watch = Watch(model)
-    for _ in range(2):
-        with watch.training():
-            out = model[2](Rounded.apply(model[0](torch.randn(2, 3)), model[1]))
-        out.sum().backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == "off"
-
-
-def test_a_segment_that_runs_without_grad_is():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    first = model[0].forward
-    model[0].forward = lambda x: checkpoint(lambda y: model[1](first(y)), x, use_reentrant=True)
-    watch = Watch(model)
-    with watch.training():
-        loss = model(torch.ones(1, 2, requires_grad=True)).sum()
-    loss.backward()
-    watch.close()
-    assert watch.evidence()["checkpointing_seen"] == "reentrant"
-
-
 class Block(torch.nn.Module):
     """Has a part, and a parameter of its own."""
 
@@ -142,6 +48,63 @@ FIXED = torch.ones(1, 2)
 
 def graph():
     return torch.ones(1, 2, requires_grad=True)
+
+
+class Rounded(torch.autograd.Function):
+    """Runs a module, and lets the gradient through."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def without_grad(module, *args):
+    with torch.no_grad():
+        return module(*args)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(
+    ("train", "mode"),
+    [
+        (lambda a, b, both: reentrant(lambda x: b(a(x)), graph()), "reentrant"),
+        (lambda a, b, both: checkpoint(b, a(FIXED), use_reentrant=False), "non-reentrant"),
+        # A trainer's reference that is the model itself, adapters off; and an evaluation.
+        (lambda a, b, both: (both(FIXED), without_grad(both, FIXED))[0], "off"),
+        (lambda a, b, both: (without_grad(reentrant, a, FIXED), a(FIXED))[1], "off"),
+        # A frozen tower or a target network.
+        (lambda a, b, both: b(without_grad(a.requires_grad_(False), FIXED)), "off"),
+        (lambda a, b, both: checkpoint(b, without_grad(a, FIXED), use_reentrant=False), "non-reentrant"),
+        # A straight-through estimator.
+        (lambda a, b, both: Rounded.apply(a(FIXED), b), "off"),
+    ],
+    ids=["reentrant", "non-reentrant", "reference", "evaluation", "tower", "tower, non-reentrant", "estimator"],
+)
+def test_the_mode_that_is_at_work_is_seen(train, mode):
+    """Breaks when what runs without a gradient is taken for a checkpoint, and remedies are judged in another mode."""
+    assert seen(train) == mode
+
+
+def test_a_reentrant_checkpoint_is_seen_where_torch_applies_functions_in_c(monkeypatch):
+    """Breaks when no model can be checked with torch 2.14 or later, whose `Function.apply` is a method of C."""
+    monkeypatch.setattr(torch.autograd.Function, "apply", torch._C._FunctionBase.__dict__["apply"])
+    assert seen(lambda a, b, both: reentrant(a, graph())) == "reentrant"
+
+
+def seen(train):
+    """The mode that is seen while a loss of two blocks is trained twice."""
+    model = torch.nn.Sequential(Block(), Block())
+    watch = Watch(model)
+    for _ in range(2):
+        with watch.training():
+            loss = train(*model, model).sum()
+        loss.backward()
+    watch.close()
+    return watch.evidence()["checkpointing_seen"]
 
 
 def cut_off(run, frozen=()):

@@ -14,7 +14,7 @@ from faultline.ranks.compare import Trace
 SHAPES = {"a.weight": (3, 4), "a.bias": (4,), "b.scale": (), "b.weight": (2, 3, 2)}
 KINDS = ("gradients", "weights")
 NAMES = sorted(SHAPES)
-CLOSE = {"deadline": None, "max_examples": 60}
+CLOSE = {"max_examples": 60}
 
 seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)
@@ -76,28 +76,17 @@ def test_law_a_run_does_not_differ_from_itself(seed, other, precision):
         assert set(step.gradients) == set(step.weights) == set(NAMES)
 
 
-@given(seeds, places, st.sampled_from([1, -1]), precisions)
+@given(seeds, places, st.sampled_from([10, -10, 0.5, -0.5]), precisions)
 @settings(**CLOSE)
-def test_law_one_scaled_tensor_is_found_and_nothing_else(seed, place, sign, precision):
-    """Breaks when a step, a kind or a parameter is left out, or when only what is too large counts."""
-    run = a_run(seed)
-    bad = changed(run, place, lambda value: value * (1 + sign * 10 * TOLERANCE[precision]))
-    assert results_of("bad", bad, run, run, precision) == {place}
+def test_law_one_scaled_tensor_is_found_beyond_the_tolerance_and_nothing_else(seed, place, times, precision):
+    """Breaks when a step, a kind or a parameter is left out; when only what is too large counts; when runs without
+    measured noise have to agree to the bit; or when small errors are not reported."""
+    run, size = a_run(seed), times * TOLERANCE[precision]
+    off = changed(run, place, lambda value: value * (1 + size))
+    assert results_of("bad", off, run, run, precision) == ({place} if abs(times) > 1 else set())
     kind, name, step = place
-    steps = compare.compare(bad, run, run, precision)
-    assert steps[step].errors(kind)[name] == pytest.approx(10 * TOLERANCE[precision], rel=0.05)
-
-
-@given(seeds, places, st.sampled_from([0.5, -0.5]), precisions)
-@settings(**CLOSE)
-def test_law_what_is_below_the_tolerance_passes_with_its_error(seed, place, part, precision):
-    """Breaks when runs without measured noise have to agree to the bit, or when small errors are not reported."""
-    run = a_run(seed)
-    near = changed(run, place, lambda value: value * (1 + part * TOLERANCE[precision]))
-    assert not results_of("bad", near, run, run, precision)
-    kind, name, step = place
-    reported = compare.compare(near, run, run, precision)[step].errors(kind)[name]
-    assert reported == pytest.approx(0.5 * TOLERANCE[precision], rel=0.05)
+    reported = compare.compare(off, run, run, precision)[step].errors(kind)[name]
+    assert reported == pytest.approx(abs(size), rel=0.05)
 
 
 @given(seeds, seeds, places, st.sampled_from([0.5, 2.0]), precisions)

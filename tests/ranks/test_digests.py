@@ -4,7 +4,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.cells.cell import PRECISIONS
@@ -22,7 +22,6 @@ def from_bits(bits):
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.lists(BITS, min_size=1, max_size=4), min_size=1), st.data())
-@settings(deadline=None)
 def test_law_a_digest_changes_with_every_bit_and_with_nothing_else(values, data):
     """Breaks when ranks that hold different weights look alike, or ranks that hold the same don't."""
     before = compare.digest({name: from_bits(bits) for name, bits in values.items()})

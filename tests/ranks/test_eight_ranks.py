@@ -26,16 +26,14 @@ def faultline(*words, **variables):
     )
 
 
-def test_eight_ranks_are_refused_with_the_way_to_have_them():
-    """Breaks when somebody with eight GPUs reads that it can't be, and not how it can."""
-    done = faultline("list", "--world", "8")
-    assert done.returncode == 2 and "with FAULTLINE_ROWS=8 also over 8" in done.stderr
-
-
+@pytest.mark.slow
 def test_eight_ranks_are_in_the_matrix_of_eight_rows_alone():
-    """Breaks when the default matrix grows by cells that a machine of two cores can't run, or lacks them when asked."""
-    assert "/w8/" not in faultline("list", "--ids").stdout
-    assert "/w8/" in faultline("list", "--ids", FAULTLINE_ROWS="8").stdout
+    """Breaks when the default matrix grows by cells that a machine of two cores can't run; or when somebody with eight
+    GPUs reads that it can't be, and not how it can."""
+    refused = faultline("list", "--world", "8")
+    assert refused.returncode == 2 and "with FAULTLINE_ROWS=8 also over 8" in refused.stderr
+    listed = faultline("list", "--ids", "--failure", "grpo_lora_no_grad", FAULTLINE_ROWS="8")
+    assert "/w8/" in listed.stdout
 
 
 @pytest.mark.slow

@@ -6,12 +6,10 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
-import torch
 
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
-from faultline.runs import runner
 from faultline.strategies import Setup
 from faultline.trainers import config_file
 
@@ -20,14 +18,8 @@ pytestmark = pytest.mark.slow
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-@pytest.fixture
-def server(shared_server):
-    shared_server.start()
-    return shared_server
-
-
-def a_job(server, cell):
-    reference = runner.References(server.folder).file(server, cell)
+def a_job(server, references, cell):
+    reference = references.file(server, cell)
     assert not reference.problem
     return Job(cell.id, 2, reference=str(reference.file))
 
@@ -45,22 +37,22 @@ def launch(launcher, job, folder):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
-def test_torchrun_ends_with_the_same_weights(server, strategy, tmp_path):
+def test_torchrun_ends_with_the_same_weights(shared_server, references, strategy, tmp_path):
     """Breaks when forking from a server that has imported everything changes what a rank computes."""
     cell = Cell("zero_double_reduction", "one_call", strategy)
-    job = a_job(server, cell)
-    forked = server.run(job)
+    job = a_job(shared_server, references, cell)
+    forked = shared_server.run(job)
     for launched, end in zip(launch(TORCHRUN, job, tmp_path), forked.ranks, strict=True):
         assert launched["error"] is None
         assert tuple(launched["digests"]) == end.report.digests
 
 
 @pytest.mark.nightly
-def test_only_accelerate_launch_reads_accelerates_config_file(server, tmp_path):
+def test_only_accelerate_launch_reads_accelerates_config_file(shared_server, references, tmp_path):
     """Breaks when the remedy "use accelerate launch, not torchrun" is no longer what the cells say it is."""
-    setup = Setup(0, 2, "off", "fp32", torch.device("cpu"), str(tmp_path), {})
+    setup = Setup(0, 2, "off", "fp32", None, str(tmp_path), {})
     file = config_file(str(ROOT / "ds_configs" / "zero2.json"), setup)
-    job = a_job(server, Cell("ddp_unused_vision_tower", "sft-broken", "ddp"))
+    job = a_job(shared_server, references, Cell("ddp_unused_vision_tower", "sft-broken", "ddp"))
     accelerate = ["accelerate.commands.launch", "--config_file", file, "--main_process_port", "0", "--module"]
     for report in launch(accelerate, job, tmp_path):
         assert report["evidence"]["wrapper"] == "DeepSpeedEngine" and report["error"] is None

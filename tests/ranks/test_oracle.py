@@ -2,27 +2,9 @@
 
 import pytest
 
+from faultline import strategies
 from faultline.cells import cell as cells
 from faultline.maintain import planting
-from faultline.maintain.planting import (
-    ACCUMULATED,
-    ALL,
-    BY_HAND,
-    DDP,
-    FULL,
-    LORA,
-    NO_MESH,
-    NO_STATIC_GRAPH,
-    RESUMED,
-    SAVED,
-    SUBSET,
-    WEIGHTED,
-    WITH_MESH,
-    but,
-    cell,
-    one_of,
-)
-from faultline.runs import runner
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -34,16 +16,6 @@ OWN_OPTIMIZER = "zero_unfreeze_after_initialize", "lr_zero"  # whose learning ra
 SECOND = "fsdp_reference_model", "helper"
 
 
-@pytest.fixture
-def run(shared_server, references):
-    """Run a cell with a change to it, and give back its result."""
-
-    def run(cell, change=""):
-        return runner.run_cell(shared_server, references, cell, change and planting.injection(change))
-
-    return run
-
-
 def readable(value):
     """A scenario's name, or a fault and its cell, in that of its test."""
     if isinstance(value, planting.Planted):
@@ -51,46 +23,73 @@ def readable(value):
     return "/".join(value) if isinstance(value, tuple) else value
 
 
-STRAIGHT = [each for each in planting.planted() if each.cell.life == "straight"]  # the others are in test_life.py
+READ = ("LOST_CONTRIBUTION", "STALE_WEIGHTS", "NAN_WEIGHT")  # show if an engine's gradients and weights are read
 
 
-@pytest.mark.parametrize("planted", sampled(STRAIGHT, 5, lambda planted: planted.fault), ids=readable)
+def alike(planted):
+    """What one of runs by day: a fault in one kind of cell, or under one family of engines where it shows reading."""
+    family = strategies.family(planted.cell.strategy).ORDER if planted.fault in READ else 0
+    return planted.fault, planted.cell.failure, planted.cell.precision, planted.named.outcome, family
+
+
+def dealt():
+    """Every seeded fault, those alike together; the first of each is under another strategy than that of the ones
+    before, so that all engines have some by day."""
+    kinds = {}
+    for planted in planting.planted():
+        kinds.setdefault(alike(planted), []).append(planted)
+    for number, group in enumerate(kinds.values()):
+        first = number % len(group)
+        yield from group[first:] + group[:first]
+
+
+@pytest.mark.parametrize("planted", sampled(dealt(), 1000, alike), ids=readable)
 def test_a_fault_is_caught(run, planted):
     """Breaks when a run with this fault passes for a healthy one, or when it is called something else."""
-    entry = run(planted.cell, planted.fault)
-    assert planted.named.fits(entry), (entry.did, entry.worst_parameter, entry.detail or "not caught")
+    result = run(planted.cell, planted.fault)
+    assert planted.named.fits(result), (result.did, result.worst_parameter, result.detail or "not caught")
+    if planted.cell.life == "resumed":
+        assert result.signature == "resumed-differs" and result.detail.startswith("after resuming: ")
+        at_once = planted.fault != "RANDOM_STATE_OF_ONE_RANK"
+        assert not at_once or result.finding.first.step == cells.HALF + 1, "the first step of the second half"
 
 
 @pytest.mark.parametrize(
     ("change", "strategy", "precision"),
-    sampled([("INTERLEAVED_ROWS", name, "fp32") for name in ALL], 4)
-    + [("SLIGHTLY_OFF", name, "fp32") for name in SUBSET]
-    + [("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET]
-    + [("SAME_NODES", name, "fp32") for name in WITH_MESH],
+    sampled(
+        [
+            *(("INTERLEAVED_ROWS", name, "fp32") for name in planting.ALL),
+            *(("SLIGHTLY_OFF", name, "fp32") for name in planting.SUBSET),
+            *(("INTERLEAVED_ROWS", name, "bf16") for name in planting.SUBSET),
+            *(("SAME_NODES", name, "fp32") for name in planting.WITH_MESH),
+        ],
+        every=6,
+        kind=lambda change, strategy, precision: (change, precision),
+    ),
 )
 def test_a_change_that_is_no_fault_passes(run, change, strategy, precision):
     """Breaks when another order of summation, or an error of a millionth, is taken for a fault."""
-    entry = run(cell(FULL, strategy, precision), change)
+    entry = run(planting.cell(planting.FULL, strategy, precision), change)
     assert entry.outcome == "trains", entry.detail
 
 
 HEALTHY = [
-    *((FULL, name) for name in ALL),
-    *((UNUSED, name) for name in SUBSET if name != "ddp"),
+    *((planting.FULL, name) for name in planting.ALL),
+    *((UNUSED, name) for name in planting.SUBSET if name != "ddp"),
     (UNUSED, "ddp-find-unused"),
-    *((LORA, name) for name in (*SUBSET, "fsdp1-no-shard")),
-    *((ACCUMULATED, name) for name in but(NO_STATIC_GRAPH)),
-    *((one_of(SAVED, name), name) for name in but(NO_MESH)),
-    *((RESUMED, name) for name in DDP),
+    *((planting.LORA, name) for name in (*planting.SUBSET, "fsdp1-no-shard")),
+    *((planting.ACCUMULATED, name) for name in planting.but(planting.NO_STATIC_GRAPH)),
+    *((planting.one_of(planting.SAVED, name), name) for name in planting.but(planting.NO_MESH)),
+    *((planting.RESUMED, name) for name in planting.DDP),
 ]
 
 
 @pytest.mark.parametrize(
-    ("scenario", "strategy"), sampled(HEALTHY, 4, lambda scenario, strategy: scenario), ids=readable
+    ("scenario", "strategy"), sampled(HEALTHY, 8, lambda scenario, strategy: scenario), ids=readable
 )
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
-    assert not alarm(run(cell(scenario, strategy)))
+    assert not alarm(run(planting.cell(scenario, strategy)))
 
 
 def alarm(entry):
@@ -101,14 +100,12 @@ def alarm(entry):
 
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
-    *((FULL, name) for name in SUBSET if name != "zero3"),  # where it takes longest
-    *((ACCUMULATED, name) for name in ("zero2", "fsdp1-full", "fsdp2")),
-    *((one_of(BY_HAND, name), name) for name in ("ddp", "zero2")),
-    *((one_of(SAVED, name), name) for name in ("ddp", "zero3")),
+    *HEALTHY[::6],
+    *((planting.one_of(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
     (UNFROZEN, "ddp"),
     (ZERO_UNFROZEN, "zero3"),
     (OWN_OPTIMIZER, "fsdp2"),
-    (WEIGHTED, "ddp"),
+    (planting.WEIGHTED, "ddp"),
     (SECOND, "fsdp1-full"),
 ]
 
@@ -117,4 +114,4 @@ REPEATED = [
 @pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
-    assert [answer for _ in range(30) if (answer := alarm(run(cell(scenario, strategy))))] == []
+    assert [answer for _ in range(30) if (answer := alarm(run(planting.cell(scenario, strategy))))] == []

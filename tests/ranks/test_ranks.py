@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import psutil
@@ -13,32 +10,24 @@ import pytest
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.runs import hangs, runner
-from faultline.runs.supervisor import RankServer
 from tests.support.light import have_ended, survivors
+from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
 
 CELL = Cell.parse("grpo_lora_no_grad/check_graph/ddp/off/fp32/w2/cpu")
-DEADLINE = 60.0  # far beyond what any of these cells takes, so that none may end by it
 FAULTS = ROOT / "tests" / "support" / "injections.py"
 
 
-@pytest.fixture(scope="module")
-def rank_server():
-    with RankServer(sys.executable, DEADLINE) as server:
-        yield server
-
-
 @pytest.fixture
-def run(rank_server):
+def run(shared_server, references):
     """Run the cell, once with the fault named; afterwards only the server and what is its own may be there."""
-    references = runner.References(rank_server.folder)
-    runner.run_cell(rank_server, references, CELL)
-    files, shared = everything(rank_server.folder), set(os.listdir("/dev/shm"))
-    yield lambda fault: runner.run_cell(rank_server, references, CELL, f"{FAULTS}:{fault}")
-    assert not survivors(rank_server), "a process of the cell is still there after it"
-    assert not psutil.Process(rank_server._process.pid).net_connections(), "the server keeps a rank's connection"
-    assert everything(rank_server.folder) <= files, "the cell left files behind"
+    references.file(shared_server, CELL)
+    files, shared = everything(shared_server.folder), set(os.listdir("/dev/shm"))
+    yield lambda fault: runner.run_cell(shared_server, references, CELL, f"{FAULTS}:{fault}")
+    assert not survivors(shared_server), "a process of the cell is still there after it"
+    assert not psutil.Process(shared_server._process.pid).net_connections(), "the server keeps a rank's connection"
+    assert everything(shared_server.folder) <= files, "the cell left files behind"
     for _ in range(50):  # of other programs, which may come and go
         left = set(os.listdir("/dev/shm")) - shared
         if not left:
@@ -49,14 +38,6 @@ def run(rank_server):
 
 def everything(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")} | {"killed"}
-
-
-def errors(entry):
-    return [rank.error and f"{rank.error.type}: {rank.error.message}" for rank in entry.ranks]
-
-
-def ended_by(entry):
-    return entry.outcome, entry.signature, entry.detail
 
 
 def test_a_healthy_cell_trains_on_a_server_that_is_safe_to_fork(run):
@@ -74,106 +55,40 @@ def test_ranks_find_the_servers_settings(run):
     assert results["TMPDIR"] == results["folder"], "what a rank writes to the temporary folder stays there for ever"
 
 
-def test_an_exception_on_one_rank_is_the_cause(run):
-    entry = run("FAILS")
-    assert ended_by(entry) == ("raises", "other", "ValueError: an injected fault")
-    assert errors(entry) == [None, "ValueError: an injected fault"], "the report does not name the rank that failed"
+# One of each kind, as tests/runs has all of them on ranks without torch.
+ENDS = {
+    "FAILS": ("raises", "other", "ValueError: an injected fault"),
+    "HANGS_UP": ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report"),
+    "RANK_0_DIES": ("crashes", "SIGKILL", "rank 0 was killed by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_what_one_rank_did_is_the_cause(run, fault):
+    """Breaks when the error or death of one rank hides behind what its peer says of it."""
+    entry = run(fault)
+    assert (entry.outcome, entry.signature, entry.detail) == ENDS[fault]
+    assert fault != "FAILS" or [rank.error is None for rank in entry.ranks] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("fault", "ended"),
-    [
-        ("LEAVES", ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report")),
-        ("RANK_0_DIES", ("crashes", "SIGKILL", "rank 0 was killed by SIGKILL")),
-        ("RANK_1_DIES", ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL")),
-        ("HANGS_UP", ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report")),
-    ],
+    ("fault", "seen", "place"),
+    sampled([("SLEEPS", "slept", "sleep"), ("SPINS", "same place", "spin")], 2),
 )
-def test_the_death_of_one_rank_is_the_cause(run, fault, ended):
+def test_a_rank_that_never_comes_is_a_hang(run, monkeypatch, fault, seen, place):
+    if fault == "SPINS":
+        monkeypatch.setattr(hangs, "STUCK", 8)
     entry = run(fault)
-    assert ended_by(entry) == ended, "the death of a rank hides behind what its peer says of it"
+    assert (entry.outcome, entry.signature) == ("hangs", "no-progress")
+    assert seen in entry.detail, "the deadline found what should have been seen at once"
+    assert "rank 0: all_reduce" in entry.detail and f"rank 1: {place}" in entry.detail, "not where ranks wait"
+    assert fault != "SLEEPS" or all("injections.py" in rank.stack for rank in entry.ranks), "no stack in the result"
 
 
-def test_a_rank_that_never_comes_is_a_hang(run):
-    entry = run("SLEEPS")
-    assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "slept" in entry.detail, "the deadline found what should have been seen at once"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: sleep" in entry.detail, "not where ranks wait"
-    assert all("injections.py" in rank.stack for rank in entry.ranks), "a rank's stack is not in the result"
-
-
-def test_a_stopped_rank_is_a_hang(run):
-    entry = run("STOPS")
-    assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "slept" in entry.detail, "the deadline found what should have been seen at once"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: stop" in entry.detail, "not where ranks wait"
-
-
-def test_a_rank_that_spins_is_a_hang(run, monkeypatch):
-    monkeypatch.setattr(hangs, "STUCK", 8)
-    entry = run("SPINS")
-    assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "same place" in entry.detail, "the deadline found what the stacks should have shown"
-    assert "rank 0: all_reduce" in entry.detail and "rank 1: spin" in entry.detail, "not where ranks wait"
-
-
-def test_a_rank_that_works_for_long_is_no_hang(run, monkeypatch):
-    monkeypatch.setattr(hangs, "STUCK", 8)
-    assert run("WORKS").outcome == "trains", "work that takes a while was called a hang"
-
-
-def test_a_cell_whose_server_is_killed_runs_again(run, rank_server):
+def test_a_cell_whose_server_is_killed_runs_again(run, shared_server):
     """The first server's ranks die with it: `run` looks for them, by the folder that both servers share."""
-    first = rank_server._process.pid
+    first = shared_server._process.pid
     entry = run("KILLS_THE_SERVER")
     assert entry.outcome == "trains", "the death of the server counts as the cell's"
-    assert rank_server._process.pid != first
-    assert have_ended([int((rank_server.folder / "killed").read_text())]), "a rank outlives its server"
-
-
-SUPERVISOR = """
-import signal
-import sys
-from pathlib import Path
-from faultline.cells.cell import Cell
-from faultline.runs import engines
-from faultline.runs.driver import Plan
-from faultline.runs.runner import run_cell
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
-cells = [Cell.parse(id) for id in sys.argv[2:]]
-killing = lambda server, references, cell: run_cell(
-    server, references, cell, sys.argv[1] if cell == cells[-1] else None
-)
-print("started", flush=True)
-try:
-    engines.run_all(cells, Plan(1, run=killing), lambda entry: print(entry.cell.id, entry.outcome, flush=True))
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_supervisor_that_is_ended_leaves_nothing_but_results(tmp_path, how):
-    """The second of two cells hangs when the signal comes."""
-    cells = [CELL.id, CELL.id.replace("w2", "w4")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR, f"{FAULTS}:SLEEPS", *cells],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-    )
-    with process:
-        assert process.stdout.readline() == "started\n"
-        assert process.stdout.readline() == f"{cells[0]} trains\n"
-        (server,) = psutil.Process(process.pid).children()
-        while len(ranks := server.children()) != 4:
-            time.sleep(0.05)
-        assert list(tmp_path.glob("faultline-*"))
-        process.send_signal(how)
-        process.wait(DEADLINE)
-        rest = process.stdout.read()
-    assert have_ended([server.pid, *(rank.pid for rank in ranks)]), f"the server or its ranks outlive {how!r}"
-    assert not list(tmp_path.glob("faultline-*")), f"the server's folder outlives {how!r}"
-    assert rest == ("interrupted\n" if how == signal.SIGINT else ""), "the interruption is not told, or not at once"
+    assert shared_server._process.pid != first
+    assert have_ended([int((shared_server.folder / "killed").read_text())]), "a rank outlives its server"

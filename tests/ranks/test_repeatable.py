@@ -22,31 +22,32 @@ from faultline.runs import proof
 from faultline.strategies import Setup
 
 SETTINGS = """
-import json, sys, torch
+import json, torch
+from transformers.utils.import_utils import enable_tf32
 from faultline.ranks import repeatable
-before = repeatable.tf32()
-repeatable.begin()
-off = repeatable.tf32()
-exec(sys.argv[1])
+
+seen = [repeatable.tf32()]
+for line in ("pass", "enable_tf32(True)", *LINES):
+    repeatable.begin()
+    exec(line)
+    seen.append(repeatable.tf32())
 deterministic = torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
 fills = torch.utils.deterministic.fill_uninitialized_memory
-print(json.dumps([before, off, repeatable.tf32(), deterministic, fills, repeatable.software()]))
+print(json.dumps([seen, deterministic, fills, repeatable.software()]))
 """
-
-
-def settings(then="pass"):
-    """What torch's settings are in a fresh process, before, once a rank began, and after a library's line."""
-    ran = subprocess.run(
-        [sys.executable, "-c", SETTINGS, then], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
-    return json.loads(ran.stdout)
+BY_OTHERS = "torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cudnn.conv.fp32_precision = 'tf32'"
 
 
 @pytest.mark.slow
 def test_ranks_switch_tf32_off_and_compute_deterministically():
-    """Breaks when convolutions on a GPU round to 10 bits, as torch's default has it, or a kernel may take any order."""
-    before, off, after, deterministic, fills, software = settings()
-    assert before and not off and not after and deterministic and not fills
+    """Breaks when convolutions on a GPU round to 10 bits, as torch's default has it; when a kernel may take any order;
+    when TrainingArguments(tf32=True), which asks for TF32 from above, changes what a cell in fp32 measures; or when a
+    library that sets TF32 by itself, as accelerate does with dynamo, isn't noticed."""
+    code = SETTINGS.replace("LINES", repr(BY_OTHERS))
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seen, deterministic, fills, software = json.loads(ran.stdout)
+    assert seen == [True, False, False, True, True]
+    assert deterministic and not fills
     assert software.keys() == {"driver", "cuda", "nccl"}
 
 
@@ -58,21 +59,6 @@ def test_the_driver_is_named_as_the_kernel_has_it(tmp_path, monkeypatch):
     for kind in ("NVIDIA UNIX x86_64 Kernel Module ", "NVIDIA UNIX Open Kernel Module for x86_64 "):
         file.write_text(f"NVRM version: {kind} 580.159.04  Release Build\nGCC version: 12.2.0\n")
         assert repeatable.software()["driver"] == "580.159.04"
-
-
-@pytest.mark.slow
-def test_a_trainers_flag_does_not_switch_tf32_on():
-    """Breaks when TrainingArguments(tf32=True) changes what a cell in fp32 measures: it asks for TF32 from above."""
-    assert settings("from transformers.utils.import_utils import enable_tf32; enable_tf32(True)")[2] is False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line", ["torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cudnn.conv.fp32_precision = 'tf32'"]
-)
-def test_tf32_that_something_else_switched_on_is_seen(line):
-    """Breaks when a library that sets TF32 by itself, as accelerate does with dynamo, isn't noticed."""
-    assert settings(line)[2] is True
 
 
 @pytest.mark.parametrize(("precision", "tf32", "doubted"), [("fp32", True, 1), ("bf16", True, 0), ("fp32", False, 0)])
@@ -95,8 +81,6 @@ def test_cublas_repeats_on_a_gpu_and_the_cpu_hides_gpus():
 @pytest.fixture
 def gpu(monkeypatch):
     """Two GPUs as torch would describe them; `calls` has what a rank did to the settings."""
-    import torch
-
     calls = []
     properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", uuid="1122")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -75,32 +75,12 @@ def test_a_cell_ends_the_one_before_it(bare):
     assert all(map(psutil.pid_exists, second))
 
 
-@pytest.mark.slow
-def test_ranks_die_with_a_server_that_is_killed(bare):
-    """Nobody may be left to kill them: the supervisor may have been killed with it."""
-    assert event(bare)["ready"]
-    request(bare, job(bare, "waits"))
-    pids = event(bare)["pids"]
-    bare.kill()
-    assert have_ended(pids), "ranks outlive their server"
-
-
 def test_what_is_told_of_the_fork_was_seen_before_it(bare):
     """In a child there is one thread, and CUDA looks untouched, whatever the server has."""
     assert event(bare)["ready"]
     request(bare, job(bare, "nothing", 1))
     assert event(bare)["pids"]
     assert event(bare)["report"]["evidence"]["at_fork"] == {"described": bare.pid}
-
-
-def test_a_supervisor_that_is_gone_leaves_nothing(bare):
-    assert event(bare)["ready"]
-    request(bare, job(bare, "waits"))
-    pids = event(bare)["pids"]
-    bare.stdin.close()
-    assert bare.wait(20) == 0
-    assert have_ended(pids), "ranks outlive their supervisor"
-    assert not bare.folder.exists(), "the folder outlives the supervisor, who alone could remove it"
 
 
 def test_a_supervisor_that_says_goodbye_keeps_its_folder(bare):

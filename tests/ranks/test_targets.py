@@ -28,14 +28,9 @@ QWEN2 = {
     "model_type": "qwen2",
     "torch_dtype": "bfloat16",
     "use_cache": True,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "vocab_size": 151936,
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
     "tie_word_embeddings": True,
-    "rope_theta": 1e6,
     "bos_token_id": 151643,
     "eos_token_id": 151645,
     "attention_dropout": 0.1,
@@ -48,22 +43,8 @@ GEMMA3 = {
     "eoi_token_index": 256000,
     "eos_token_id": [1, 106],
     "image_token_index": 262144,
-    "text_config": {
-        "hidden_size": 2560,
-        "intermediate_size": 10240,
-        "model_type": "gemma3_text",
-        "num_hidden_layers": 34,
-    },
-    "vision_config": {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 1152,
-        "image_size": 896,
-        "patch_size": 14,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-        "intermediate_size": 4304,
-        "vision_use_head": False,
-    },
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34},
+    "vision_config": {"model_type": "siglip_vision_model", "image_size": 896, "vision_use_head": False},
 }
 QWEN2_VL = {
     **QWEN2,
@@ -76,56 +57,44 @@ QWEN2_VL = {
     "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
     "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 896, "num_heads": 16, "patch_size": 14},
 }
-MIXTRAL = {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "tie_word_embeddings": False,
-}
-DEEPSEEK_V3 = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "n_routed_experts": 256,
-    "n_group": 8,
-    "topk_group": 4,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "num_hidden_layers": 61,
-}
-QWEN2_AUDIO = {
-    "architectures": ["Qwen2AudioForConditionalGeneration"],
-    "model_type": "qwen2_audio",
-    "audio_token_index": 151646,
-    "audio_config": {"model_type": "qwen2_audio_encoder", "d_model": 1280},
-    "text_config": {"model_type": "qwen2", "hidden_size": 4096, "num_hidden_layers": 32},
-}
-WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 512}
-BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "hidden_dropout_prob": 0.1}
-T5 = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 512, "decoder_start_token_id": 0}
-VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
-# Nothing but a type and a class: the rest is the default of transformers.
-DEFAULTS = [
-    {"architectures": [name], "model_type": kind}
-    for kind, name in (
-        ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
-        ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
-        ("clip", "CLIPModel"),
-        ("siglip", "SiglipModel"),
-        ("t5", "T5ForConditionalGeneration"),
-        ("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
-        ("falcon_h1", "FalconH1ForCausalLM"),
-        ("gpt_neo", "GPTNeoForCausalLM"),
-        ("speech_to_text", "Speech2TextForConditionalGeneration"),
-        ("wav2vec2", "Wav2Vec2ForCTC"),
-        ("moonshine", "MoonshineForConditionalGeneration"),
-        ("dinov2", "Dinov2ForImageClassification"),
-        ("resnet", "ResNetForImageClassification"),
-    )
+
+
+def default(kind, name, **values):
+    """A config of which only this differs from the defaults of transformers."""
+    return {"architectures": [name], "model_type": kind, **values}
+
+
+QWEN2_AUDIO = default(
+    "qwen2_audio",
+    "Qwen2AudioForConditionalGeneration",
+    audio_config={"model_type": "qwen2_audio_encoder", "d_model": 1280},
+    text_config={"model_type": "qwen2", "hidden_size": 4096, "num_hidden_layers": 32},
+)
+CONFIGS = [
+    *(QWEN2, GEMMA3, QWEN2_VL, QWEN2_AUDIO),
+    default("mixtral", "MixtralForCausalLM", num_local_experts=8, num_experts_per_tok=2, tie_word_embeddings=False),
+    default("deepseek_v3", "DeepseekV3ForCausalLM", n_routed_experts=256, n_group=8, first_k_dense_replace=3),
+    default("whisper", "WhisperForConditionalGeneration", d_model=512),
+    default("bert", "BertForSequenceClassification", hidden_dropout_prob=0.1),
+    default("t5", "T5ForConditionalGeneration", d_model=512, decoder_start_token_id=0),
+    default("vit", "ViTForImageClassification"),
 ]
-CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, QWEN2_AUDIO, WHISPER, BERT, T5, VIT]
+WITH_EYES = [
+    default("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+    default("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    default("clip", "CLIPModel"),
+    default("siglip", "SiglipModel"),
+    default("dinov2", "Dinov2ForImageClassification"),
+    default("resnet", "ResNetForImageClassification"),
+]
+BLIND = [
+    default("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
+    default("falcon_h1", "FalconH1ForCausalLM"),
+    default("gpt_neo", "GPTNeoForCausalLM"),
+    default("speech_to_text", "Speech2TextForConditionalGeneration"),
+    default("wav2vec2", "Wav2Vec2ForCTC"),
+    default("moonshine", "MoonshineForConditionalGeneration"),
+]
 
 
 def made(tmp_path, config):
@@ -143,6 +112,8 @@ def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     batch, without = own_model_batch.of(model)
     assert not without, "a part of the model was left out of the batch"
+    assert config is not GEMMA3 or batch["pixel_values"].shape == (4, 3, shrink.IMAGE, shrink.IMAGE)
+    assert config is not QWEN2_AUDIO or batch["input_features"].ndim == 3
     own_model_batch.loss(model, batch).backward()
     idle = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
     assert not idle, "parameters of a whole model have no gradient"
@@ -150,36 +121,24 @@ def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config)
     assert bool(observer.tied(model)) == tied, "tying is part of a model's structure"
 
 
-@pytest.mark.parametrize("config", DEFAULTS, ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [*WITH_EYES, *BLIND], ids=lambda config: config["model_type"])
 def test_a_default_config_gets_a_whole_batch(tmp_path, config):
     """Breaks when a type of model that people use a lot can only be checked with a batch of their own."""
     batch, without = own_model_batch.of(made(tmp_path, config))
     assert not without, "a part of the model was left out of the batch"
-    seen = ("qwen2_5_vl", "qwen3_vl", "clip", "siglip", "dinov2", "resnet")
-    assert ("pixel_values" in batch) == (config["model_type"] in seen)
+    assert ("pixel_values" in batch) == (config in WITH_EYES)
 
 
 def test_a_config_that_leaves_out_what_its_class_needs_is_one_clear_line(tmp_path):
     """Breaks when a default of transformers that builds no model ends in a traceback, or names no key."""
-    config = {"model_type": "dots1", "architectures": ["Dots1ForCausalLM"]}
     words = r"leaves out what Dots1ForCausalLM needs \(TypeError: .*\); it has no value for .*n_routed_experts, num"
     with pytest.raises(target.Refused, match=words):
-        made(tmp_path, config)
-    small = made(tmp_path, {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]})
+        made(tmp_path, default("dots1", "Dots1ForCausalLM"))
+    small = made(tmp_path, default("deepseek_v2", "DeepseekV2ForCausalLM"))
     with pytest.raises(
         target.Refused, match=r"has no value for n_group, topk_group, num_experts_per_tok\. Tried: text"
     ):
         own_model_batch.of(small)
-
-
-def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):
-    batch, _ = own_model_batch.of(made(tmp_path, GEMMA3))
-    assert batch["pixel_values"].shape == (4, 3, shrink.IMAGE, shrink.IMAGE)
-
-
-def test_the_batch_of_a_model_with_ears_has_sound(tmp_path):
-    batch, _ = own_model_batch.of(made(tmp_path, QWEN2_AUDIO))
-    assert batch["input_features"].ndim == 3
 
 
 def test_two_builds_are_one_model(tmp_path):
@@ -255,39 +214,53 @@ def test_a_share_is_of_the_batch_own_kind(kind):
     assert type(part) is type(kind(torch.arange(4), "text")) and torch.equal(part.x, torch.tensor([2, 3]))
 
 
-@pytest.mark.parametrize(
-    ("batch", "refused"),
-    [
-        ([{"x": torch.zeros(8), "y": 1}] * 4, "a list of 4 samples"),
-        ([(torch.zeros(8), torch.tensor(1))] * 4, "a list of 4 samples"),
-        ({"text": ["a", "b", "c", "d"], "y": torch.arange(4)}, "a list of 4 texts or numbers"),
-        ({"lengths": [3, 2, 5, 1], "x": torch.zeros(4, 5)}, "a list of 4 texts or numbers"),
-        ({"names": ["a", "b"], "x": torch.zeros(4, 5)}, ""),
-        ([{"x": torch.zeros(4, 5)}, {"x": torch.zeros(4, 5)}], ""),
-        ([torch.zeros(4, 5), torch.arange(4)], ""),
-    ],
-)
-def test_a_list_of_samples_is_refused(batch, refused):
-    """Breaks when samples are cut in two and each rank has a part of all, or a batch of columns is refused."""
-    if refused:
-        with pytest.raises(target.Refused, match=refused):
-            rows.share(batch, 0, 2)
-    else:
-        rows.share(batch, 0, 2)
+ROWS = {"x": torch.zeros(4, 5)}
+shared = partial(rows.share, rank=0, world_size=2)
 
 
 @pytest.mark.parametrize(
-    ("loss", "words"),
+    ("take", "given", "words"),
     [
-        (None, "returns nothing"),
-        ((torch.zeros(()), 1), "returns a tuple"),
-        (1.5, "returns a float"),
-        (torch.zeros(2), r"has the shape \[2\]"),
+        # Samples would be cut in two, and each rank have a part of all.
+        (shared, [{"x": torch.zeros(8), "y": 1}] * 4, "a list of 4 samples"),
+        (shared, [(torch.zeros(8), torch.tensor(1))] * 4, "a list of 4 samples"),
+        (shared, {"text": ["a", "b", "c", "d"], "y": torch.arange(4)}, "a list of 4 texts or numbers"),
+        (shared, {"lengths": [3, 2, 5, 1], **ROWS}, "a list of 4 texts or numbers"),
+        (shared, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}, "without a tensor"),
+        (shared, {"x": torch.zeros(3, 8)}, r"\[3, 8\], which 2 ranks can't share"),
+        (rows.scalar, None, "returns nothing"),
+        (rows.scalar, (torch.zeros(()), 1), "returns a tuple"),
+        (rows.scalar, 1.5, "returns a float"),
+        (rows.scalar, torch.zeros(2), r"has the shape \[2\]"),
+        (target.parts, nn.Linear(1, 1), r"return \(model, loss, batch\)"),
+        (target.parts, 7, r"the function returns an int: return a model, or \(model, loss, batch\)"),
+        (target.parts, (nn.Linear(1, 1), 0.5, ROWS), "the loss is a float: return a function"),
+        (target.check, nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), r"0\.weight, 0\.bias: lazy"),
     ],
 )
-def test_what_is_no_loss_is_refused_in_plain_words(loss, words):
+def test_what_cannot_be_trained_is_refused_in_plain_words(take, given, words):
+    """Breaks when somebody reads torch's words for what they gave, or is told what nothing here says."""
     with pytest.raises(target.Refused, match=words):
-        rows.scalar(loss)
+        take(given)
+
+
+@pytest.mark.parametrize("batch", [{"names": ["a", "b"], **ROWS}, [ROWS, ROWS], [torch.zeros(4, 5), torch.arange(4)]])
+def test_a_batch_of_columns_is_shared(batch):
+    assert shared(batch)
+
+
+def test_a_step_that_says_nothing_is_refused():
+    """Breaks when ranks are held against a step without a loss or with equal rows; or when DPO's first step, or a
+    classifier with a head of zeros, whose losses are equal for rows that differ, can't be checked."""
+
+    def share(loss, x):
+        return rows.Share(torch.tensor(loss, requires_grad=True), {"x": torch.tensor(x)})
+
+    rows.trainable([share(1.0, 1.0), share(1.0, 2.0)])
+    with pytest.raises(target.Refused, match="give rows that differ"):
+        rows.trainable([share(1.0, 1.0), share(1.0, 1.0)])
+    with pytest.raises(target.Refused, match="the loss is nan in one process already"):
+        rows.trainable([share(1.0, 1.0), share(float("nan"), 2.0)])
 
 
 def test_weights_in_a_plain_list_are_named():
@@ -302,25 +275,6 @@ def test_weights_in_a_plain_list_are_named():
     assert beside.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
 
 
-def test_lazy_weights_are_refused_by_their_names():
-    """Breaks when somebody reads torch's words for a parameter that has no size."""
-    with pytest.raises(target.Refused, match=r"0\.weight, 0\.bias: lazy"):
-        target.check(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))
-
-
-def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(target.Refused, match=r"\[3, 8\], which 2 ranks can't share"):
-        rows.share({"x": torch.zeros(3, 8)}, 0, 2)
-
-
-def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
-    """FSDP would hold the whole model in one unit, which proves nothing."""
-    model = nn.Module()
-    model.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
-    target.name_blocks(model)
-    assert model._no_split_modules == ["Sequential"]
-
-
 def test_what_only_peft_has_around_a_model_is_no_unit():
     """Breaks when FSDP gathers nothing, as PEFT calls the model inside, and a healthy adapter is called broken."""
     model = target.ready(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {"r": 2, "target_modules": "all-linear"})
@@ -328,12 +282,17 @@ def test_what_only_peft_has_around_a_model_is_no_unit():
     assert {type(unit).__module__.partition(".")[0] for unit in units(model)} == {"peft", "torch"}
 
 
-def test_what_shares_a_parameter_is_no_unit():
-    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
-    model = own_models.TiedBlocks()
+def units_of(model):
     target.keep_together(model)
     target.name_blocks(model)
-    assert model._no_split_modules == ["Linear"] and units(model) == [*model.layers]
+    return units(model)
+
+
+def test_what_shares_a_parameter_is_no_unit():
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own; or
+    when the whole model, which names no blocks, is one, which proves nothing."""
+    model = own_models.TiedBlocks()
+    assert units_of(model) == [*model.layers] and model._no_split_modules == ["Linear"]
 
 
 def test_a_parameter_that_is_shared_within_a_block_is_its_own():
@@ -343,20 +302,15 @@ def test_a_parameter_that_is_shared_within_a_block_is_its_own():
         layer.append(nn.Linear(8, 8))
         layer[2].weight = layer[0].weight
     model.again = model.layers[0]  # one block by two names
-    target.keep_together(model)
-    target.name_blocks(model)
-    assert units(model) == [*model.layers]
+    assert units_of(model) == [*model.layers]
 
 
 def test_blocks_that_all_share_leave_the_other_parts_as_units():
     model = own_models.Repeated()
-    target.keep_together(model)
-    target.name_blocks(model)
-    assert units(model) == [model.head]
+    assert units_of(model) == [model.head]
     del model.head
-    target.name_blocks(model)
     with pytest.raises(Impossible, match="no part of the model"):
-        units(model)
+        units_of(model)
 
 
 def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
@@ -403,10 +357,7 @@ def test_what_modules_do_is_seen():
     assert [name for name in watched.outputs if name.startswith("0")] == [
         *("0 layer#1", "0 layer#2", "0 some#1", "0 head#1", "0 #1")
     ]
-
-
-def test_ranks_that_use_the_same_are_not_told_apart():
-    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == ()
+    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == (), "ranks that use the same"
 
 
 @pytest.mark.parametrize("mended", [False, True])

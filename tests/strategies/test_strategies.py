@@ -18,10 +18,9 @@ from faultline.catalogue import Variant
 from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import main
 from faultline.ranks.run import Run
-from faultline.runs import runner
 from faultline.scenario import Scenario, building
 from faultline.strategies import Setup, deferred, nodes, shared, zero
-from faultline.strategies.shared import blocks, clean, named
+from faultline.strategies.shared import clean, named
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
 from tiny_models.per_image_vision import per_image_vision_model
@@ -137,27 +136,30 @@ def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, thro
     assert wrapped.value.args == ({"a": 1},)
 
 
-def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
-    """Breaks when the loop goes on with the old engine, or the new one's optimizer holds another model."""
-    models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
-    trained = []
-
-    def loss(model, batch):
-        trained.append(model)
-        return model(batch).sum()
-
-    def anew(model, step):
-        return models[1] if step == 1 else None
-
-    built = Scenario(models[0], loss, lambda *_: torch.ones(1, 1), before_step=anew)
+def trained(monkeypatch, model, **parts):
+    """The run of a scenario of one process."""
+    parts = {"loss": lambda model, batch: model(batch).sum(), **parts}
+    built = Scenario(model, batch=lambda *_: torch.ones(1, 1), **parts)
     module = SimpleNamespace(scenario=lambda remedy, setup: built)
     run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
     monkeypatch.setattr(main, "show", lambda *_: None)
     main.train_scenario(run)
-    assert trained == [models[0], models[1], models[1]]
-    assert not torch.equal(run.trace.weights[1]["weight"], run.trace.weights[2]["weight"]), (
-        "the new model does not train"
-    )
+    return run
+
+
+def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
+    """Breaks when the loop goes on with the old engine, or the new one's optimizer holds another model."""
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    used = []
+
+    def loss(model, batch):
+        used.append(model)
+        return model(batch).sum()
+
+    run = trained(monkeypatch, first, loss=loss, before_step=lambda model, step: second if step == 1 else None)
+    assert used == [first, second, second]
+    weights = [step["weight"] for step in run.trace.weights]
+    assert not torch.equal(weights[1], weights[2]), "the new model does not train"
     assert "wrapping" not in run.report.evidence, "an engine that is there is no longer being made"
 
 
@@ -172,17 +174,7 @@ class Clipping(torch.optim.SGD):
 
 def test_gradients_are_those_before_the_step(monkeypatch):
     """Breaks when gradients are kept as they are left by a step that changes them in place, such as one that clips."""
-    model = torch.nn.Linear(1, 1)
-    built = Scenario(
-        model,
-        lambda model, batch: model(batch).sum(),
-        lambda *_: torch.ones(1, 1),
-        optimizer=lambda model: Clipping(model.parameters(), lr=0.1),
-    )
-    module = SimpleNamespace(scenario=lambda remedy, setup: built)
-    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
-    monkeypatch.setattr(main, "show", lambda *_: None)
-    main.train_scenario(run)
+    run = trained(monkeypatch, torch.nn.Linear(1, 1), optimizer=lambda model: Clipping(model.parameters(), lr=0.1))
     assert [step["weight"].item() for step in run.trace.gradients] == [1.0] * STEPS
 
 
@@ -207,16 +199,6 @@ def test_weights_without_a_master_are_read_as_they_are(monkeypatch, stage):
     read = zero.parameters(model)
     assert torch.equal(read["0.weight"], unfrozen), "what has no master is not what the model computes with"
     assert torch.equal(read["1.weight"], master), "what has a master is not read from it any more"
-
-
-@pytest.mark.slow
-def test_zero_reads_weights_that_were_unfrozen_behind_its_back(shared_server, references):
-    """The same with DeepSpeed's own engines: breaks when the cells raise in our reading instead of showing that
-    nothing moved."""
-    for strategy in ("zero0", "zero3"):
-        cell = Cell("zero_unfreeze_after_initialize", "broken", strategy, precision="bf16")
-        entry = runner.run_cell(shared_server, references, cell)
-        assert entry.outcome in ("trains", "diverges"), f"{strategy}: {entry.detail}"
 
 
 @pytest.fixture
@@ -262,15 +244,6 @@ def test_fsdp1_without_sharding_is_read_though_a_forward_pass_went_around_its_ro
     weights, gradients = family.parameters(model), family.gradients(model)
     assert weights.keys() == bare.keys() and all(torch.equal(weights[name], bare[name]) for name in bare)
     assert {name for name, gradient in gradients.items() if gradient is None} == {"lm_head.weight"}
-
-
-def test_fsdp1_that_shards_is_gathered_to_be_read(two_ranks):
-    """The near miss: breaks when a rank's shard passes for the whole."""
-    model, family = wrapped("fsdp1-full", qwen2()).model, strategies.family("fsdp1-full")
-    bare = dict(qwen2().named_parameters())
-    assert {name: weight.shape for name, weight in family.parameters(model).items()} == {
-        name: weight.shape for name, weight in bare.items()
-    }
 
 
 @pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
@@ -343,12 +316,9 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     [
         ('{"zero_optimization": {"stage": 2,}}', "line 1 column"),
         ("", "line 1 column 1"),
-        ("[]", "TypeError"),
         ("{}", "KeyError: 'zero_optimization'"),
-        ('{"zero_optimization": {}}', "KeyError: 'stage'"),
         ('{"zero_optimization": 3}', "TypeError"),
         ('{"zero_optimization": {"stage": 4}}', "stage must be 0, 1, 2 or 3, not 4"),
-        ('{"zero_optimization": {"stage": "3"}}', "stage must be 0, 1, 2 or 3, not '3'"),
         (b"\xff", "UnicodeDecodeError"),
     ],
 )
@@ -364,60 +334,52 @@ def good(name):
     """The evidence of a strategy in force on its usual ranks, and each single change that must raise a doubt."""
     options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
     world = strategies.usual_ranks(name)
-    results = {"world_size": world, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
-    nodes = {"shard_groups": [[2, 3]], "replica_groups": [[0, 2]]} if world == 4 else {"shard_groups": [[0, 1]]}
-    nodes = {"replica_groups": [], **nodes}
-    other = {"shard_groups": [[0, 2]], "replica_groups": [[0, 1]]} if world == 4 else {}
-    sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
-    if family == "single":
-        return {**results, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
-    if family == "ddp":
-        return {**results, "wrapper": "DistributedDataParallel", **asdict(options)}, {
-            k: not v for k, v in asdict(options).items()
-        }
-    if family == "fsdp1":
-        shard, whole = sharded if name != "fsdp1-no-shard" else ({}, {})
-        kind = {"wrapper": "FullyShardedDataParallel", "sharding": options.sharding, "units": 3}
-        changed = "FULL_SHARD" if world == 4 else "HYBRID_SHARD"
-        return {**results, **kind, **nodes, **shard}, {"sharding": changed, "units": 1, **other, **whole}
-    if family == "fsdp2":
-        kind = {"wrapper": "FSDPModule", "units": 3, "reshard_after_forward": options.reshard_after_forward}
-        changes = {"units": 1, "reshard_after_forward": not options.reshard_after_forward, **other}
-        return {**results, **kind, **nodes, **sharded[0]}, {**changes, **sharded[1]}
-    config = options.zero
-    stage = config["stage"]
-    kind = {
-        "wrapper": "DeepSpeedEngine",
-        "stage": stage,
-        "engine_accumulates": 2,
-        "accumulation": 2,
-        "optimizer": zero.OPTIMIZERS.get(stage, "SGD"),
-        "partition_gradients": (None, False, True, None)[stage],
-        "reduce_bucket_size": config.get("reduce_bucket_size", 500_000_000),
-        "offload_optimizer": "offload_optimizer" in config,
-        "offload_param": "offload_param" in config,
-        "masters_on": ["cpu"],
-        "masters_held": 50 if stage else 100,
-        "masters_whole": 100,
-    }
-    changes = {
-        "stage": (stage + 1) % 4,
-        "accumulation": 1,
-        "optimizer": "SGD" if stage else "DeepSpeedZeroOptimizer",
-        "partition_gradients": not kind["partition_gradients"],
-        "reduce_bucket_size": 5_000_000 if "reduce_bucket_size" in config else 39_999,
-        "offload_optimizer": not kind["offload_optimizer"],
-        "offload_param": not kind["offload_param"],
-        "masters_held": 100 if stage else 50,
-    }
-    shard, whole = sharded if stage == 3 else ({}, {})
+    sharded = {"bytes_held": (20_000, 40_000)}
+    nodes = {"shard_groups": ([[0, 1]],), "replica_groups": ([],)}
     if world == 4:
-        kind |= {"secondary_held": 20_000, "secondary_groups": [[2, 3]], "used": [4, 8, 12]}
-        changes |= {"secondary_held": 40_000, "secondary_groups": [[1, 2]], "used": [4, 8, 8]}
-    elif stage == 3:
-        kind |= {"secondary_held": 0, "secondary_groups": []}
-        changes |= {"secondary_held": 20_000}
-    return {**results, **kind, **shard}, {**changes, **whole}
+        nodes = {"shard_groups": ([[2, 3]], [[0, 2]]), "replica_groups": ([[0, 2]], [[0, 1]])}
+    seen = {"world_size": (world,), "device": ("cpu",), "bytes_held": (40_000,), "bytes_whole": (40_000,)}
+    if family == "single":
+        seen |= {"world_size": (1,), "wrapper": ("Qwen2ForCausalLM",)}
+    elif family == "ddp":
+        seen |= {"wrapper": ("DistributedDataParallel",)}
+        seen |= {option: (value, not value) for option, value in asdict(options).items()}
+    elif family == "fsdp1":
+        other = "FULL_SHARD" if world == 4 else "HYBRID_SHARD"
+        seen |= {"wrapper": ("FullyShardedDataParallel",), "sharding": (options.sharding, other), "units": (3, 1)}
+        seen |= nodes | ({} if name == "fsdp1-no-shard" else sharded)
+    elif family == "fsdp2":
+        reshard = options.reshard_after_forward
+        seen |= {"wrapper": ("FSDPModule",), "units": (3, 1), "reshard_after_forward": (reshard, not reshard)}
+        seen |= nodes | sharded
+    else:
+        seen |= of_zero(options.zero, world) | (sharded if options.zero["stage"] == 3 else {})
+    return {key: pair[0] for key, pair in seen.items()}, {key: pair[1] for key, pair in seen.items() if len(pair) > 1}
+
+
+def of_zero(config, world):
+    """What DeepSpeed's engine shows of itself with a config, and what must raise a doubt."""
+    stage, bucket = config["stage"], config.get("reduce_bucket_size")
+    partitions = (None, False, True, None)[stage]
+    offloads, of_parameters = "offload_optimizer" in config, "offload_param" in config
+    seen = {
+        "wrapper": ("DeepSpeedEngine",),
+        "stage": (stage, (stage + 1) % 4),
+        "engine_accumulates": (2,),
+        "accumulation": (2, 1),
+        "optimizer": (zero.OPTIMIZERS.get(stage, "SGD"), "SGD" if stage else "DeepSpeedZeroOptimizer"),
+        "partition_gradients": (partitions, not partitions),
+        "reduce_bucket_size": (bucket or 500_000_000, 5_000_000 if bucket else 39_999),
+        "offload_optimizer": (offloads, not offloads),
+        "offload_param": (of_parameters, not of_parameters),
+        "masters_on": (["cpu"],),
+        "masters_held": (50, 100) if stage else (100, 50),
+        "masters_whole": (100,),
+    }
+    if world == 4:
+        groups = {"secondary_held": (20_000, 40_000), "secondary_groups": ([[2, 3]], [[1, 2]])}
+        return seen | groups | {"used": ([4, 8, 12], [4, 8, 8])}
+    return seen | ({"secondary_held": (0, 20_000), "secondary_groups": ([],)} if stage == 3 else {})
 
 
 def doubts(name, results):
@@ -447,17 +409,6 @@ def test_offload_on_a_gpu_is_seen_from_where_the_weights_are(name):
     assert passed == [places["offload" not in name]]
 
 
-WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "Gemma3ForCausalLM")
-
-
-@every_strategy
-def test_a_model_in_another_wrapper_is_doubted(name):
-    """On a machine without a GPU, libraries quietly train with plain DDP when something else was asked for."""
-    results, _ = good(name)
-    for wrapper in {*WRAPPERS[:3], *(WRAPPERS[3:] if name != "single" else ())} - {results["wrapper"]}:
-        assert doubts(name, {"wrapper": wrapper, "world_size": results["world_size"]}), f"{wrapper} passes for {name}"
-
-
 @every_strategy
 def test_no_strategy_passes_for_another(name):
     results, _ = good(name)
@@ -478,27 +429,6 @@ def test_one_rank_holds_everything_and_that_is_no_doubt(name):
         assert doubts(name, alone), "FSDP1 shards nothing on one rank, and says so"
         alone["sharding"] = "NO_SHARD"
     assert doubts(name, alone) == []
-
-
-def test_names_are_those_of_the_bare_model():
-    model = qwen2()
-    bare = dict(model.named_parameters())
-    for prefix in ("module.", "_fsdp_wrapped_module.", "module._fsdp_wrapped_module.", "_orig_mod."):
-        assert [clean(prefix + name) for name in bare] == [*bare], "reference and ranks would not be compared"
-    inner = {
-        name.replace("layers.0.", "layers.0._fsdp_wrapped_module._checkpoint_wrapped_module."): name for name in bare
-    }
-    assert [clean(name) for name in inner] == [*bare]
-    assert named(model).keys() == bare.keys()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_units_to_shard(name):
-    model = MODELS[name]()
-    units = [module for module in model.modules() if isinstance(module, tuple(blocks(model)))]
-    within = {id(parameter) for unit in units for parameter in unit.parameters()}
-    outside = [parameter for parameter in model.parameters() if id(parameter) not in within]
-    assert units and outside, "with the root's own unit there must be two: one is no sharding"
 
 
 def test_a_unit_within_a_unit_of_fsdp2_is_sharded_first(monkeypatch):

@@ -39,16 +39,8 @@ def fail(setup):
     raise ValueError("an injected fault")
 
 
-def leave(setup):
-    os._exit(7)
-
-
 def die(setup):
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop(setup):
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def hang_up_and_leave(setup):
@@ -69,20 +61,6 @@ def spin(setup):
         number += 1
         number -= 1
         number ^= 1
-
-
-def work(setup):
-    """Six seconds of Python, at another depth of the stack every quarter of a second."""
-
-    def deeper(levels):
-        if levels:
-            deeper(levels - 1)
-        while time.monotonic() < end:
-            pass
-
-    for quarter in range(24):
-        end = time.monotonic() + 0.25
-        deeper(quarter % 5)
 
 
 def kill_the_server(setup):
@@ -109,13 +87,9 @@ def show(setup):
 
 NOTHING = Injection()
 FAILS = fault(fail)
-LEAVES = fault(leave)
 RANK_0_DIES = fault(die, 0)
-RANK_1_DIES = fault(die)
 HANGS_UP = fault(hang_up_and_leave)
 SLEEPS = fault(sleep)
 SPINS = fault(spin)
-STOPS = fault(stop)
-WORKS = fault(work)
 KILLS_THE_SERVER = fault(kill_the_server)
 SHOWS = fault(show)

@@ -1,5 +1,7 @@
 """Models with the mechanism of a known failure, or that change themselves, and near misses of each."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -26,33 +28,32 @@ def squared(model, rows):
     return model(rows).pow(2).mean()
 
 
-def gradient_penalty():
-    def loss(model, rows):
-        rows = rows.clone().requires_grad_(True)
-        out = model(rows)
-        (slope,) = torch.autograd.grad(out.sum(), rows, create_graph=True)
-        return out.pow(2).mean() + (slope.norm(dim=1) - 1).pow(2).mean()
-
-    return Model(), loss, batch
+def built(model=Model, loss=squared):
+    return model(), loss, batch
 
 
-def saliency():
+def steep(model, rows):
+    rows = rows.clone().requires_grad_(True)
+    out = model(rows)
+    (slope,) = torch.autograd.grad(out.sum(), rows, create_graph=True)
+    return out.pow(2).mean() + (slope.norm(dim=1) - 1).pow(2).mean()
+
+
+def salient(model, rows):
     """A gradient of the inputs that no second backward pass needs."""
-
-    def loss(model, rows):
-        rows = rows.clone().requires_grad_(True)
-        out = model(rows)
-        (slope,) = torch.autograd.grad(out.sum(), rows, retain_graph=True)
-        return (out.squeeze(1) * slope.norm(dim=1)).mean()
-
-    return Model(), loss, batch
+    rows = rows.clone().requires_grad_(True)
+    out = model(rows)
+    (slope,) = torch.autograd.grad(out.sum(), rows, retain_graph=True)
+    return (out.squeeze(1) * slope.norm(dim=1)).mean()
 
 
-def weight_penalty():
-    def loss(model, rows):
-        return squared(model, rows) + 0.1 * sum((weight * weight).sum() for weight in model.parameters())
+def heavy(model, rows):
+    return squared(model, rows) + 0.1 * sum((weight * weight).sum() for weight in model.parameters())
 
-    return Model(), loss, batch
+
+gradient_penalty = partial(built, loss=steep)
+saliency = partial(built, loss=salient)
+weight_penalty = partial(built, loss=heavy)
 
 
 class Scoring(Model):
@@ -66,8 +67,7 @@ class Scoring(Model):
         return self.head(self.hidden(x) @ self.mix)
 
 
-def method():
-    return Scoring(), lambda model, rows: model.score(rows).pow(2).mean(), batch
+method = partial(built, Scoring, lambda model, rows: model.score(rows).pow(2).mean())
 
 
 class Shrinking(Model):
@@ -81,8 +81,7 @@ class Shrinking(Model):
         return nn.functional.linear(x, self.second.weight, self.second.bias) + 0.1 * self.second.weight.norm()
 
 
-def penalty_inside():
-    return Shrinking(), squared, batch
+penalty_inside = partial(built, Shrinking)
 
 
 class Warming(Model):
@@ -101,8 +100,7 @@ class Warming(Model):
         return super().forward(x) * self.scale * (1 + 0.1 * self.calls + 0.1 * self.seen)
 
 
-def warming():
-    return Warming(), squared, batch
+warming = partial(built, Warming)
 
 
 class Cached(Model):
@@ -115,8 +113,7 @@ class Cached(Model):
         return super().forward(x - self.mean)
 
 
-def cached():
-    return Cached(), squared, batch
+cached = partial(built, Cached)
 
 
 class Codebook(Model):
@@ -132,8 +129,7 @@ class Codebook(Model):
         return hidden + (self.codes[nearest] - hidden).detach()
 
 
-def codebook():
-    return Codebook(), squared, batch
+codebook = partial(built, Codebook)
 
 
 class Target(Model):
@@ -151,8 +147,7 @@ class Target(Model):
         return super().forward(x) - aim
 
 
-def target():
-    return Target(), squared, batch
+target = partial(built, Target)
 
 
 class OnOneRank(Model):
@@ -166,8 +161,7 @@ class OnOneRank(Model):
         return self.extra(hidden) if group and torch.distributed.get_rank() == 0 else hidden
 
 
-def on_one_rank():
-    return OnOneRank(), squared, batch
+on_one_rank = partial(built, OnOneRank)
 
 
 class ByTurns(OnOneRank):

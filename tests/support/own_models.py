@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import sys
 import time
+from functools import partial
 
 import torch
 from torch import distributed, nn
+from torch.distributed import all_reduce
 
 
 class Model(nn.Module):
@@ -29,8 +32,11 @@ def batch(rows=4):
     return {"x": torch.randn(rows, 8, generator=torch.Generator().manual_seed(0)), "y": torch.arange(rows) % 4}
 
 
-def healthy():
-    return Model(), loss, batch()
+def built(model=Model, loss=loss, rows=batch):
+    return model(), loss, rows()
+
+
+healthy = partial(built)
 
 
 def uneven():
@@ -42,9 +48,109 @@ def uneven():
     return Model(), lambda model, rows: nn.functional.cross_entropy(model(rows["x"]).mT, rows["y"]), rows
 
 
-def other_rows():
-    """A function that gives four ranks other rows than two."""
-    return Model(), loss, lambda step, rank, world_size: {name: rows[rank:][:2] for name, rows in batch(5).items()}
+def from_a_file():
+    def rows(step, rank, world):
+        with open("rows.json") as file:
+            numbers = json.load(file)[rank::world]
+        return {"x": torch.tensor([row for row, _ in numbers]), "y": torch.tensor([label for _, label in numbers])}
+
+    return Model(), loss, rows
+
+
+def weights_in_its_loss():
+    weights = nn.Linear(4, 4)
+    return Model(), lambda model, rows: nn.functional.cross_entropy(weights(model(rows["x"])), rows["y"]), batch()
+
+
+def negatives(model, rows):
+    """Each row against all others that the rank has."""
+    out = model(rows["x"])
+    return nn.functional.cross_entropy(out @ out.T * 9, torch.arange(len(out)))
+
+
+negatives_of_the_batch = partial(built, loss=negatives)
+
+
+def ranks():
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def over_all_rows(model, rows):
+    """Divided by the rows of all ranks, whose gradients are averaged once more."""
+    count = torch.tensor(float(len(rows["y"])))
+    if distributed.is_initialized():
+        distributed.all_reduce(count)
+    return loss(model, rows) * len(rows["y"]) / count
+
+
+over_ranks = partial(built, loss=over_all_rows)
+over_ranks_and_back = partial(built, loss=lambda model, rows: over_all_rows(model, rows) * ranks())
+a_third_of_it = partial(built, loss=lambda model, rows: loss(model, rows) / (3 if ranks() > 1 else 1))
+around_the_wrapper = partial(built, loss=lambda model, rows: loss(getattr(model, "module", model), rows))
+
+
+def unfrozen(model, rows):
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return loss(model, rows)
+
+
+def unfrozen_late():
+    model = Model()
+    model.layers.requires_grad_(False)
+    return model, unfrozen, batch()
+
+
+never_frozen = partial(built, loss=unfrozen)
+
+
+def twice(model, rows):
+    loss(model, rows).backward()
+    return loss(model, rows)
+
+
+twice_backward = partial(built, loss=twice)
+
+
+class Centred(nn.Module):
+    """A loss around the centre of all ranks' outputs, as DINO's."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 4))
+
+    def forward(self, model, rows):
+        out = model(rows["x"])
+        target = torch.softmax((out.detach() - self.center) / 0.1, -1)
+        mean = out.detach().mean(0, keepdim=True)
+        if distributed.is_initialized():
+            all_reduce(mean)
+            mean /= distributed.get_world_size()
+        self.center.mul_(0.5).add_(mean)
+        return -(target * torch.log_softmax(out, -1)).sum(-1).mean()
+
+
+def centred():
+    return Model(), Centred(), batch()
+
+
+def asking(model, rows):
+    out = model(rows["x"]).mean()
+    all_reduce(out.detach().clone())
+    return out
+
+
+unguarded = partial(built, loss=asking)
+
+
+def asking_alone(model, rows):
+    return asking(model, rows) if distributed.is_initialized() and distributed.get_rank() == 0 else loss(model, rows)
+
+
+of_one_rank = partial(built, loss=asking_alone)
+
+
+# Models that ranks build or run unlike.
 
 
 def other_on_each_rank():
@@ -53,64 +159,17 @@ def other_on_each_rank():
     return Model(), loss, batch()
 
 
-def other_buffer_on_each_rank():
+def other_buffer_on_each_rank(persistent=True):
     """Weights that are the same, and a projection that every rank draws: DDP copies the one of a rank, nobody else."""
     torch.manual_seed(0)
     model = Model()
     torch.manual_seed(int(os.environ.get("RANK", "0")))
-    model.register_buffer("projection", torch.randn(8, 8))
+    model.register_buffer("projection", torch.randn(8, 8), persistent)
     model.register_forward_pre_hook(lambda module, args: tuple(x @ module.projection for x in args))
     return model, loss, batch()
 
 
-def other_unsaved_buffer_on_each_rank():
-    """The same with a buffer that no checkpoint has."""
-    model, _, rows = other_buffer_on_each_rank()
-    model._non_persistent_buffers_set.add("projection")
-    return model, loss, rows
-
-
-class Warming(nn.Module):
-    """A loss that counts its calls, and is scaled by them: on each rank it counts once in a step."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, model, rows):
-        self.calls += 1
-        return loss(model, rows) * self.calls
-
-
-def counts_in_its_loss():
-    return Model(), Warming(), batch()
-
-
-def counts_in_a_closure():
-    calls, number = [], 0
-
-    def scaled(model, rows):
-        nonlocal number
-        calls.append(1)
-        number += 1
-        return loss(model, rows) * (len(calls) + number)
-
-    return Model(), scaled, batch()
-
-
-def weights_in_its_loss():
-    weights = nn.Linear(4, 4)
-    return Model(), lambda model, rows: nn.functional.cross_entropy(weights(model(rows["x"])), rows["y"]), batch()
-
-
-def negatives_of_the_batch():
-    """Each row against all others that the rank has."""
-
-    def contrast(model, rows):
-        out = model(rows["x"])
-        return nn.functional.cross_entropy(out @ out.T * 9, torch.arange(len(out)))
-
-    return Model(), contrast, batch()
+other_unsaved_buffer_on_each_rank = partial(other_buffer_on_each_rank, persistent=False)
 
 
 def numbered_ranks():
@@ -118,6 +177,80 @@ def numbered_ranks():
     model = Model()
     model.register_buffer("rank", torch.tensor(float(os.environ.get("RANK", "0"))), persistent=False)
     return model, loss, batch()
+
+
+class Doubled(Model):
+    """Its second layer does something else as soon as there are several ranks."""
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        x = self.layers[1](x * 2 if distributed.is_initialized() else x)
+        return self.head(self.layers[2](x))
+
+
+doubled = partial(built, Doubled)
+
+
+class Particular(nn.Sequential):
+    """Works in one process only."""
+
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise RuntimeError("only for one")
+        return super().forward(x)
+
+
+def fails_on_ranks():
+    model = Model()
+    model.layers[1] = Particular(*model.layers[1])
+    return model, loss, batch()
+
+
+class ByRank(Model):
+    """Uses a layer on rank 0 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.Linear(8, 4)
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out + self.extra(x) if os.environ.get("RANK", "0") == "0" else out
+
+
+by_rank = partial(built, ByRank)
+
+
+class Experts(Model):
+    """One of two layers runs, as the first number of a rank's rows says."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return super().forward(self.left(x) if x[0, 0] > 0 else self.right(x))
+
+
+def killed():
+    """The second rank dies in its first forward pass."""
+    model = Model()
+
+    def die(module, args):
+        if distributed.is_initialized() and distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    model.register_forward_pre_hook(die)
+    return model, loss, batch()
+
+
+def experts():
+    given = batch()
+    given["x"][:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    return Experts(), loss, given
+
+
+# Models with parts that are frozen, unused, shared, or of a kind of their own.
 
 
 class Lists(Model):
@@ -133,104 +266,12 @@ class Lists(Model):
         return self.head(x)
 
 
-def nested_lists():
-    return Lists(), loss, batch()
+nested_lists = partial(built, Lists)
 
 
 def nested_sequences():
     parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)]
     return nn.Sequential(*parts, nn.Linear(8, 4)), loss, batch()
-
-
-def checkpoints_by_itself():
-    model = Model()
-    forward = model.layers[1].forward
-    model.layers[1].forward = lambda x: torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False)
-    return model, loss, batch()
-
-
-def checkpoints_by_itself_and_mixes():
-    """Most engines refuse two types of parameters before the first forward pass."""
-    model, loss, rows = checkpoints_by_itself()
-    model.scale = nn.Parameter(torch.ones(8, dtype=torch.float64))
-    model.register_forward_pre_hook(lambda module, args: args[0] * module.scale.float())
-    return model, loss, rows
-
-
-def checkpoints_by_itself_and_waits():
-    """Each rank waits for the other one before it comes to its first backward pass."""
-    model, loss, rows = checkpoints_by_itself()
-
-    def wait(module, args):
-        if distributed.is_initialized():
-            distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
-
-    model.register_forward_pre_hook(wait)
-    return model, loss, rows
-
-
-def one_rank_raises_within_tied():
-    """Of a model with tied weights, one rank raises in a forward pass, and the other goes on."""
-    model, loss, rows = tied_blocks()
-
-    def fail(module, args):
-        if distributed.is_initialized() and distributed.get_rank() == 1:
-            raise ValueError("one rank's own")
-
-    model.head.register_forward_pre_hook(fail)
-    return model, loss, rows
-
-
-class Checkpointed(nn.Module):
-    """Checkpoints its blocks by hand, behind an embedding that is frozen."""
-
-    def __init__(self, use_reentrant=True):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(4, 8).requires_grad_(False), nn.Linear(8, 4)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
-        self.use_reentrant = use_reentrant
-
-    def forward(self, x):
-        x = self.embed(x)
-        for block in self.blocks:
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.use_reentrant)
-        return self.head(x)
-
-
-def checkpointed(model):
-    return model, loss, {"x": torch.arange(4), "y": torch.arange(4) % 3}
-
-
-def cut_off():
-    return checkpointed(Checkpointed())
-
-
-def cut_off_and_unused():
-    model = Checkpointed()
-    model.spare = nn.Linear(8, 8)
-    return checkpointed(model)
-
-
-def not_reentrant():
-    return checkpointed(Checkpointed(use_reentrant=False))
-
-
-def trained_embedding():
-    model = Checkpointed()
-    model.embed.requires_grad_(True)
-    return checkpointed(model)
-
-
-def frozen_blocks():
-    model = Checkpointed()
-    model.blocks.requires_grad_(False)
-    return checkpointed(model)
-
-
-def unused():
-    model = Model()
-    model.spare = nn.Linear(8, 8)
-    return model, loss, batch()
 
 
 def one_number():
@@ -240,67 +281,10 @@ def one_number():
     return model, lambda model, batch: (model(batch["x"]) - batch["y"].float()[:, None]).square().mean(), batch()
 
 
-class Doubled(Model):
-    """Its second layer does something else as soon as there are several ranks."""
-
-    def forward(self, x):
-        x = self.layers[0](x)
-        x = self.layers[1](x * 2 if distributed.is_initialized() else x)
-        return self.head(self.layers[2](x))
-
-
-def doubled():
-    return Doubled(), loss, batch()
-
-
-class Particular(nn.Sequential):
-    """Works in one process only."""
-
-    def forward(self, x):
-        if distributed.is_initialized():
-            raise RuntimeError("only for one")
-        return super().forward(x)
-
-
-class Impossible(Exception):
-    """A user's own, of the same name as one of the suite's."""
-
-
-class Refusing(nn.Sequential):
-    def forward(self, x):
-        if distributed.is_initialized():
-            raise Impossible("such shapes")
-        return super().forward(x)
-
-
-def impossible():
+def unused():
     model = Model()
-    model.layers[1] = Refusing(*model.layers[1])
+    model.spare = nn.Linear(8, 8)
     return model, loss, batch()
-
-
-def fails_on_ranks():
-    model = Model()
-    model.layers[1] = Particular(*model.layers[1])
-    return model, loss, batch()
-
-
-class Tied(Model):
-    """Its head shares the first layer's weight, until there are several ranks."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-        self.head.weight = self.layers[0][0].weight
-
-    def forward(self, x):
-        if distributed.is_initialized() and self.head.weight is self.layers[0][0].weight:
-            self.head.weight = nn.Parameter(self.head.weight.detach().clone())
-        return super().forward(x)
-
-
-def tied():
-    return Tied(), loss, batch()
 
 
 class TiedBlocks(nn.Module):
@@ -320,8 +304,19 @@ class TiedBlocks(nn.Module):
         return self.head(x)
 
 
-def tied_blocks():
-    return TiedBlocks(), loss, batch()
+tied_blocks = partial(built, TiedBlocks)
+
+
+def one_rank_raises_within_tied():
+    """Of a model with tied weights, one rank raises in a forward pass, and the other goes on."""
+    model, loss, rows = tied_blocks()
+
+    def fail(module, args):
+        if distributed.is_initialized() and distributed.get_rank() == 1:
+            raise ValueError("one rank's own")
+
+    model.head.register_forward_pre_hook(fail)
+    return model, loss, rows
 
 
 class Repeated(Model):
@@ -331,82 +326,6 @@ class Repeated(Model):
         super().__init__()
         for layer in self.layers:
             layer[0].weight, layer[0].bias = self.layers[0][0].weight, self.layers[0][0].bias
-
-
-def repeated():
-    return Repeated(), loss, batch()
-
-
-class Experts(Model):
-    """One of two layers runs, as the first number of a rank's rows says."""
-
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return super().forward(self.left(x) if x[0, 0] > 0 else self.right(x))
-
-
-def experts():
-    given = batch()
-    given["x"][:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
-    return Experts(), loss, given
-
-
-def per_image():
-    from faultline.scenario import next_token_loss
-    from tiny_models.data import sliced_image_batch
-    from tiny_models.per_image_vision import per_image_vision_model
-
-    def loss(model, batch):
-        slices = batch["slices"]
-        calls = slices.shape[0] * slices.shape[1]
-        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
-
-    return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
-
-
-def without_a_loss():
-    return Model()
-
-
-def no_model():
-    return 7
-
-
-def three_rows():
-    return Model(), loss, batch(3)
-
-
-def no_graph():
-    return Model(), lambda model, batch: loss(model, batch).detach(), batch()
-
-
-def exits():
-    sys.exit(3)
-
-
-def dies():
-    os._exit(5)
-
-
-def fails():
-    return help_me(None)
-
-
-def help_me(value):
-    return value.shape
-
-
-def spawns():
-    torch.multiprocessing.spawn(print, nprocs=2)
-
-
-def random(rate=0.5):
-    model = Model()
-    model.layers[0].register_forward_hook(lambda module, args, output: output + rate * torch.randn_like(output))
-    return model, loss, batch()
 
 
 class Dropping(nn.Module):
@@ -426,92 +345,23 @@ class Dropping(nn.Module):
         return self.head(nn.functional.dropout(x, 0.5, self.training).flatten(1))
 
 
-def dropping():
-    return Dropping(), loss, batch()
-
-
-def a_little_random():
-    return random(0.02)
-
-
-def no_tensors():
-    return Model(), loss, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}
-
-
-def adapted(model, *targets):
-    """A frozen model with an adapter whose B is not zero, so that A has a gradient at once."""
-    from peft import LoraConfig, get_peft_model
-
-    results = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets)))
-    for name, parameter in results.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.05)
-    return results
-
-
-def adapters_of_an_unused_tower():
-    """Gemma3 with adapters on its language model and on its vision tower, trained on text."""
-    from tiny_models.gemma3 import gemma3
-
-    ids = torch.arange(32, 64).reshape(4, 8)
-    text = {"input_ids": ids, "labels": ids, "token_type_ids": torch.zeros_like(ids)}
-    return adapted(gemma3(), "q_proj"), lambda model, batch: model(**batch).loss, text
-
-
-def adapters_behind_inputs_without_a_graph():
-    """Qwen2 on embeddings that were made beforehand: reentrant checkpointing finds nothing to run backward to."""
-    from tiny_models.qwen2 import qwen2
-
-    inputs = torch.randn(4, 8, 32, generator=torch.Generator().manual_seed(0))
-    rows = {"inputs_embeds": inputs, "labels": torch.arange(32, 64).reshape(4, 8)}
-    return adapted(qwen2(), "q_proj", "lm_head"), lambda model, batch: model(**batch).loss, rows
-
-
-def from_a_file():
-    def rows(step, rank, world):
-        with open("rows.json") as file:
-            numbers = json.load(file)[rank::world]
-        return {"x": torch.tensor([row for row, _ in numbers]), "y": torch.tensor([label for _, label in numbers])}
-
-    return Model(), loss, rows
+dropping = partial(built, Dropping)
 
 
 def in_bf16():
     return Model().bfloat16(), loss, {"x": batch()["x"].bfloat16(), "y": batch()["y"]}
 
 
-def no_function():
-    return Model(), 0.5, batch()
-
-
-def no_number():
-    return Model(), lambda model, batch: loss(model, batch) * float("nan"), batch()
-
-
-def zero_head():
-    """Its first loss is the same for all rows, as that of DPO beside a copy of the model is."""
+def normalised():
     model = Model()
-    nn.init.zeros_(model.head.weight)
-    nn.init.zeros_(model.head.bias)
+    model.layers.append(nn.BatchNorm1d(8))
     return model, loss, batch()
 
 
 def normalised_as_before():
     """Its BatchNorm is frozen, and normalises by the statistics that it came with."""
     back = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6)).requires_grad_(False).eval()
-    return (
-        nn.Sequential(back, nn.Linear(6, 4)),
-        lambda model, rows: nn.functional.cross_entropy(model(rows["x"]), rows["y"]),
-        batch(),
-    )
-
-
-def wrong_shapes():
-    return nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)), loss, batch()
-
-
-def equal_rows():
-    return Model(), loss, {"x": torch.ones(4, 8), "y": torch.zeros(4, dtype=torch.long)}
+    return nn.Sequential(back, nn.Linear(6, 4)), loss, batch()
 
 
 def compiled():
@@ -522,14 +372,6 @@ def compiled_in_part():
     model = Model()
     model.head = torch.compile(model.head)
     return model, loss, batch()
-
-
-def several_lines():
-    raise ValueError("the first line\nthe second line")
-
-
-def waits():
-    time.sleep(3600)
 
 
 class Alternating(Model):
@@ -544,8 +386,7 @@ class Alternating(Model):
         return super().forward(x)
 
 
-def alternating():
-    return Alternating(), loss, batch()
+alternating = partial(built, Alternating)
 
 
 class Clipped(Model):
@@ -558,32 +399,7 @@ class Clipped(Model):
         return super().forward(x)
 
 
-def clipped():
-    return Clipped(), loss, batch()
-
-
-def twice_backward():
-    def twice(model, batch):
-        loss(model, batch).backward()
-        return loss(model, batch)
-
-    return Model(), twice, batch()
-
-
-class ByRank(Model):
-    """Uses a layer on rank 0 alone, or on the other one."""
-
-    def __init__(self, rank="0"):
-        super().__init__()
-        self.extra, self.rank = nn.Linear(8, 4), rank
-
-    def forward(self, x):
-        out = super().forward(x)
-        return out + self.extra(x) if os.environ.get("RANK", self.rank) == self.rank else out
-
-
-def by_rank():
-    return ByRank(), loss, batch()
+clipped = partial(built, Clipped)
 
 
 class Temperature(Model):
@@ -597,9 +413,78 @@ class Temperature(Model):
         return super().forward(x) * self.number.exp() + self.head.weight.mean()
 
 
-def temperature():
-    return Temperature(), loss, batch()
+temperature = partial(built, Temperature)
+of_the_wrapper = partial(built, Temperature, lambda model, rows: loss(model, rows) + model.number)
 
 
-def of_the_wrapper():
-    return Temperature(), lambda model, rows: loss(model, rows) + model.number, batch()
+# Models that checkpoint.
+
+
+def checkpoints_by_itself():
+    model = Model()
+    forward = model.layers[1].forward
+    model.layers[1].forward = lambda x: torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False)
+    return model, loss, batch()
+
+
+class CutOff(nn.Module):
+    """Checkpoints its blocks by hand, behind an embedding that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(4, 8).requires_grad_(False), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True)
+        return self.head(x)
+
+
+cut_off = partial(built, CutOff, rows=lambda: {"x": torch.arange(4), "y": torch.arange(4) % 3})
+
+
+def per_image():
+    from faultline.scenario import next_token_loss
+    from tiny_models.data import sliced_image_batch
+    from tiny_models.per_image_vision import per_image_vision_model
+
+    def loss(model, batch):
+        slices = batch["slices"]
+        calls = slices.shape[0] * slices.shape[1]
+        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
+
+    return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
+
+
+# Mistakes.
+
+no_graph = partial(built, loss=lambda model, batch: loss(model, batch).detach())
+wrong_shapes = partial(built, lambda: nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)))
+
+
+def exits():
+    sys.exit(3)
+
+
+def dies():
+    os._exit(5)
+
+
+def fails():
+    return help_me(None)
+
+
+def help_me(value):
+    return value.shape
+
+
+def waits():
+    time.sleep(3600)
+
+
+def a_little_random():
+    model = Model()
+    model.layers[0].register_forward_hook(lambda module, args, output: output + 0.02 * torch.randn_like(output))
+    return model, loss, batch()

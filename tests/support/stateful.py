@@ -1,6 +1,7 @@
 """Models that change what they keep in their forward pass, and faults of what they keep."""
 
 import dataclasses
+from functools import partial
 
 import torch
 from torch import nn
@@ -64,44 +65,25 @@ class Statistic(nn.Module):
         return self.layer(x - self.mean)
 
 
-def _target(between):
+def built(between, *given):
     generator = torch.Generator().manual_seed(5)
     batch = {"x": torch.randn(4, 6, generator=generator), "y": torch.randn(4, 3, generator=generator)}
-    return Model(between), lambda model, rows: ((model(rows["x"]) - rows["y"]) ** 2).mean(), batch
+    return Model(between(*given)), lambda model, rows: ((model(rows["x"]) - rows["y"]) ** 2).mean(), batch
 
 
-def counter():
-    return _target(Counter())
-
-
-def average():
-    return _target(Average(frozen=False))
-
-
-def frozen_average():
-    return _target(Average(frozen=True))
-
-
-def spectral():
-    return _target(nn.utils.spectral_norm(nn.Linear(8, 8)))
-
-
-def group_norm():
-    return _target(nn.GroupNorm(2, 8))
-
-
-def batch_norm():
-    return _target(nn.BatchNorm1d(8))
+counter = partial(built, Counter)
+average = partial(built, Average, False)
+frozen_average = partial(built, Average, True)
+spectral = partial(built, lambda: nn.utils.spectral_norm(nn.Linear(8, 8)))
+group_norm = partial(built, nn.GroupNorm, 2, 8)
+batch_norm = partial(built, nn.BatchNorm1d, 8)
+statistic = partial(built, Statistic)
 
 
 def two_passes():
     """Of the same rows, one of them turned round: DDP broadcasts the statistics before the second as well."""
     model, loss, batch = batch_norm()
     return model, lambda model, rows: loss(model, rows) + loss(model, {**rows, "x": rows["x"].flip(-1)}), batch
-
-
-def statistic():
-    return _target(Statistic())
 
 
 def _after_each_step(change):

@@ -1,0 +1,16 @@
+"""Cells of the catalogue on real ranks."""
+
+import pytest
+
+from faultline.maintain import planting
+from faultline.runs import runner
+
+
+@pytest.fixture
+def run(shared_server, references):
+    """Run a cell with a change to it that `planting` names, and give back its result."""
+
+    def run(cell, change=""):
+        return runner.run_cell(shared_server, references, cell, change and planting.injection(change))
+
+    return run
