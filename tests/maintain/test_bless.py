@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -259,30 +258,6 @@ def test_rules_made_anew_say_the_same_and_are_hardly_more():
     assert number <= 1.2 * before, f"{number} rules instead of {before}"
 
 
-def test_four_hundred_cells_take_less_than_two_seconds():
-    observed = {
-        Cell("example", f"{trainer}{variant}", strategy, mode, precision): RESULTS[
-            (len(strategy) + len(variant) * (mode == "off") + 3 * (strategy[:4] == "zero")) % 5
-        ]
-        for trainer in ("", "grpo-")
-        for variant in ("broken", "repaired")
-        for strategy in strategies.names()
-        for mode in CHECKPOINTING
-        for precision in PRECISIONS
-    }
-    assert len(observed) > 400
-    start = time.process_time()
-    rules = rules_from(observed)
-    assert time.process_time() - start < 2
-    assert {cell: text_of(rules, cell) for cell in observed} == exact(observed)
-
-
-def test_rules_that_expect_what_was_observed_stay():
-    rules = (Rule(variant=("broken",), outcome="raises"),)
-    observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken"}
-    assert bless(FAILURE, observed, NEW, rules, CELLS) == rules
-
-
 def test_only_what_the_run_concerns_is_made_anew(read):
     """Breaks when one cell that changed costs the other rules their order."""
     others = [
@@ -310,37 +285,6 @@ def test_notes_follow_a_result_and_other_versions_stay(read):
     assert text.startswith(f"{HEADER}\n{other}\n\n[[rule]]\n"), "a rule about other versions was touched"
     assert old == rules[0]
     assert [replace(rule, strategy=()) for rule in made] == [replace(rules[1], strategy=())], "a note got lost"
-
-
-def test_an_exception_never_hides_what_rules_without_versions_say():
-    rules = (
-        Rule(strategy=("zero2",), outcome="hangs", signature=("no-progress",)),
-        Rule(versions=SINCE, outcome="raises", signature=("a",)),
-    )
-    cells = list(full(lambda cell: ("", "")))
-    blessed = bless(FAILURE, {cells[0]: ("raises", "b")}, NEW, rules, cells)
-    for stack in (OLD, NEW):
-        assert expect(blessed, Cell("example", "broken", "zero2"), stack).outcome == "hangs"
-
-
-def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(read):
-    rules = read(
-        "[[rule]]\nstrategy='zero3'\nversions={trl='>=1.0'}\noutcome='trains'\n"
-        "[[rule]]\nstrategy='zero3'\noutcome='raises'\nsignature='a'\n"
-    )
-    blessed = bless(FAILURE, {Cell("example", "broken", "ddp"): ("hangs", "no-progress")}, NEW, rules, CELLS)
-    zero3 = Cell("example", "broken", "zero3")
-    assert expect(blessed, zero3, NEW).outcome == "trains"
-    assert expect(blessed, zero3, OLD).outcome == "raises"
-
-
-def test_a_run_on_one_device_leaves_the_other_alone():
-    rules = (Rule(strategy=("zero3",), outcome="raises", signature=("a",)),)
-    on_cpu = Cell("example", "broken", "zero3")
-    on_cuda = replace(on_cpu, device="cuda")
-    blessed = bless(FAILURE, {on_cuda: ("trains", "")}, NEW, rules, CELLS)
-    assert expect(blessed, on_cuda, NEW).outcome == "trains"
-    assert expect(blessed, on_cpu, NEW).outcome == "raises"
 
 
 def test_an_interrupted_run_and_cells_without_evidence_are_refused():

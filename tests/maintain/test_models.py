@@ -79,21 +79,11 @@ def test_a_mode_that_a_model_does_not_have_is_explained():
 
 def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     """Breaks when a symbol stands in another mode's place, or a cell that was not run looks like one that trains."""
-    known = Difference(
-        "zero_double_reduction",
-        "raises (reduced-twice)",
-        "reduced",
-        "models/qwen2/zero2/reentrant/fp32/w2/cpu",
-        ("zero2/reentrant",),
-    )
-    example = "models/qwen2/fsdp2/off/fp32/w2/cpu"
+    named = "zero_double_reduction", "raises (reduced-twice)", "reduced"
+    known = Difference(*named, cell(strategy="zero2", mode="reentrant").id, ("zero2/reentrant",))
+    example = cell(strategy="fsdp2").id
     new = Difference("", "hangs (no-progress)", "gradient of a_b*c differs <b>", example, ("ddp/off",))
-    outcomes = {
-        "ddp/off": "trains",
-        "zero2/off": "trains",
-        "zero2/reentrant": "raises",
-        "zero2/non-reentrant": "trains",
-    }
+    outcomes = dict.fromkeys(("ddp/off", "zero2/off", "zero2/non-reentrant"), "trains") | {"zero2/reentrant": "raises"}
     text = models_page.page([summary(outcomes=outcomes, differences=(known, new), transformers="5.23.0")])
     assert row("`qwen2`", "✓··", "✓✗✓") in text.splitlines()
     assert "[zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice). Under" in text
@@ -173,11 +163,6 @@ def test_an_older_release_is_held_against_today():
     assert text.endswith("Not trained there:\n\n- clip: no class of that name")
 
 
-def test_an_unknown_model_type_is_answered_with_the_nearest():
-    with pytest.raises(UsageError, match="qwen2"):
-        models.chosen(models.Request(models=("qwen_2",)))
-
-
 @pytest.mark.slow
 def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
     """Breaks when a model type is listed and not run."""
@@ -188,16 +173,15 @@ def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_ad
     assert {each.strategy for each in cells} == {"ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
     narrowed = models.chosen(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
     assert {each.strategy for each in narrowed} == {"ddp"}
+    with pytest.raises(UsageError, match="qwen2"):
+        models.chosen(models.Request(models=("qwen_2",)))
 
 
 def test_the_committed_page_says_what_the_record_says():
+    """Breaks when the page is an older record's, a line of it has no file, or a file shows what is gone."""
     page = models_page.PAGE.read_text(encoding="utf-8")
     assert models_page.page(models_record.read()) in page, "faultline maintain models"
     assert {each.model for each in models_record.read()} <= {*models.architectures()}
-
-
-def test_the_files_are_those_of_what_is_in_no_catalogue():
-    """Breaks when a line of the page has no file, or a file shows what is gone."""
     examples = models_page.first_of_each(models_record.of_today()).values()
     assert {models_page.script(*pair) for pair in examples if pair[1].new} == {*models_page.SCRIPTS.glob("*.py")}
 

@@ -11,21 +11,14 @@ import pytest
 from faultline import strategies
 from faultline.base import markdown
 from faultline.base.errors import UsageError
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
 from faultline.maintain import readmes
 from faultline.runs.results import Deviation, Rounding
 from tests.support import entries
 
-FAILURE = Failure(
-    title="A failure for these tests",
-    since="",
-    until="",
-    errors={"torn": "torn"},
-    variants=(Variant("broken"), Variant("mended"), Variant("broken", trainer="sft", strategies=("ddp",))),
-    claims={"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")},
-    name="example",
-)
+CLAIMS = {"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")}
+FAILURE = replace(entries.FAILURE, claims=CLAIMS)
 ZERO3 = [name for name in strategies.names() if name.startswith("zero3")]
 
 

@@ -159,6 +159,9 @@ OTHER = did(on("zero2"))
     ("changes", "words"),
     [
         ({"id": "x"}, "no result of this version"),
+        ({"id": replace(OTHER.cell, device="cpu").id}, "is no cell of the matrix on GPUs"),
+        ({"id": replace(OTHER.cell, variant="no_such").id}, "is no cell of the matrix on GPUs"),
+        ({"id": replace(OTHER.cell, failure="no_such").id}, "is no cell of the matrix on GPUs"),
         ({"outcome": "wins"}, "there is no outcome 'wins'"),
         ({"outcome": "raises", "signature": "<script>"}, "raises has no signature '<script>'"),
         ({"outcome": "trains", "signature": "differs"}, "trains has no signature 'differs'"),
@@ -168,18 +171,8 @@ OTHER = did(on("zero2"))
     ],
 )
 def test_a_result_that_no_run_writes_is_refused(tmp_path, changes, words):
-    """Breaks when a stranger's line can put a name or a text into the observations that no run would."""
+    """Breaks when a stranger's line can put a cell, a name or a text into the observations that no run would."""
     refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{line(OTHER, **changes)}\n"), words)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [replace(on("ddp"), device="cpu"), replace(on("ddp"), variant="no_such"), replace(on("ddp"), failure="no_such")],
-)
-def test_a_cell_that_the_matrix_does_not_have_on_gpus_is_refused(tmp_path, cell):
-    """Breaks when rows of unknown cells, or of the CPU, come into the observations."""
-    strange = line(replace(did(on("ddp")), cell=cell))
-    refuses(packed(tmp_path, run="{}", cells=strange), "is no cell of the matrix on GPUs")
 
 
 @pytest.mark.parametrize(
