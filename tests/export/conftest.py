@@ -3,7 +3,6 @@
 import pytest
 from filelock import FileLock
 
-from faultline.cells.cell import Cell
 from faultline.export import cell as cells
 from faultline.export import emit, issue
 
@@ -32,7 +31,6 @@ def _written_once(tmp_path_factory, worker_id):
 
 
 @pytest.fixture
-def one_file(monkeypatch):
-    """Every issue has the same file in it, for tests of what is around it."""
-    text = issue.write(cells.place(Cell.parse("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")))
-    monkeypatch.setattr(issue, "write", lambda where: text)
+def no_file(monkeypatch):
+    """Issues without the file in them, for tests of what is around it."""
+    monkeypatch.setattr(issue, "write", lambda place: "# dependencies = []\n")
