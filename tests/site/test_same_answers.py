@@ -13,6 +13,8 @@ from faultline.diagnose import alone, signs
 from faultline.observations import store
 from faultline.site import answers, build
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = build.HERE / "theme" / "diagnose.js"
 
 
@@ -64,7 +66,6 @@ def named(page, asked):
     return dict(zip(asked, page.evaluate(script, asked), strict=True))
 
 
-@pytest.mark.slow
 def test_the_entrance_and_the_command_name_the_same_failures(page):
     """Breaks when the entrance lists a failure of another strategy than the text's, or counts that one's runs; when it
     takes a remedy that was tried for the run's mode, or `Error` for an error's type; or a lost peer for a failure."""
@@ -75,7 +76,6 @@ def test_the_entrance_and_the_command_name_the_same_failures(page):
     assert not differing, "the command names the first, the entrance the second"
 
 
-@pytest.mark.slow
 def test_the_entrance_and_the_command_search_for_the_same_words(page):
     """Breaks when what the entrance doesn't know has no next step, or another one than on the command line."""
     plain = [text for text in texts() if signs.error_within(text) and text.isascii()]  # \w is ASCII's in a browser
@@ -92,7 +92,6 @@ def test_the_entrance_and_the_command_search_for_the_same_words(page):
     assert not differing, "the command searches for the first, the entrance for the second"
 
 
-@pytest.mark.slow
 def test_words_alone_leave_several_and_a_lost_peer_none(page):
     assert alone.typed(ALIKE) == "RuntimeError"
     assert len(named(page, [ALIKE])[ALIKE]) == 3 and all(by_command(text) for text in MADE[:4])
@@ -100,7 +99,6 @@ def test_words_alone_leave_several_and_a_lost_peer_none(page):
     assert by_command(LOST) == []
 
 
-@pytest.mark.slow
 def test_every_pattern_runs_in_a_browser(page):
     """Breaks when the entrance passes over an error whose pattern only Python can read."""
     bad = page.evaluate(

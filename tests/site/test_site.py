@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue import REMEDIES
 from faultline.catalogue.loading import failures
@@ -34,10 +35,14 @@ def every_page(site):
 
 
 @pytest.mark.slow
-def test_every_failure_and_stack_has_a_page(site):
+def test_every_failure_stack_and_committed_page_is_there(site):
+    """Breaks when a page was added and nobody can get to it."""
     missing = [name for name in failures() if not (site / "failures" / f"{name}.html").exists()]
     missing += [name for name in facts.stacks() if not (site / "stacks" / f"{name}.html").exists()]
-    assert not missing, "the site lacks these pages"
+    sidebar = (site / "docs" / "index.html").read_text(encoding="utf-8").partition("sidebar-tree")[2]
+    names = [Path(place).stem for place in docs.places().values() if place.startswith("docs/")]
+    missing += [f"docs/{name}" for name in names if name != "index" and f'href="{name}.html"' not in sidebar]
+    assert not missing, "the site, or its navigation, lacks these pages"
     files = {file.stem: file.read_text() for file in site.rglob("files/*.py")}
     shown = {name: reports.shown(failure) for name, failure in failures().items()}
     assert files == {name: cell.id for name, cell in shown.items() if cell}, "other files than of the reports' cells"
@@ -180,25 +185,12 @@ def test_the_sites_own_search_finds_pages(page, site):
     assert page.locator("#search-results li a").count() > 5
 
 
-@pytest.mark.slow
-def test_the_navigation_has_every_page_of_the_documentation(site):
-    """Breaks when a page was added to docs/ and nobody can get to it."""
-    sidebar = (site / "docs" / "index.html").read_text(encoding="utf-8").partition("sidebar-tree")[2]
-    names = [Path(place).stem for place in docs.places().values() if place.startswith("docs/")]
-    missing = [name for name in names if name != "index" and f'href="{name}.html"' not in sidebar]
-    assert names and not missing
-
-
-def test_a_link_that_leads_nowhere_is_refused():
-    with pytest.raises(Exception, match="leads nowhere"):
-        docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
-
-
 def test_a_committed_page_links_to_the_pages_of_the_site():
-    text = docs.relinked(
-        "[one](../repros/rank0_only_save/README.md#x) [two](https://example.org)", ROOT / "docs", "docs/a.md"
-    )
-    assert text == "[one](../failures/rank0_only_save.md#x) [two](https://example.org)"
+    text = "[one](../repros/rank0_only_save/README.md#x) [two](https://example.org)"
+    relinked = "[one](../failures/rank0_only_save.md#x) [two](https://example.org)"
+    assert docs.relinked(text, ROOT / "docs", "docs/a.md") == relinked
+    with pytest.raises(UsageError, match="leads nowhere"):
+        docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
 
 
 def test_a_pattern_of_python_becomes_one_of_the_browser():
@@ -213,8 +205,10 @@ def test_names_may_be_broken_after_their_signs_and_nowhere_else():
     assert build.breakable(whole) == whole
 
 
-def test_claims_are_escaped():
+def test_claims_are_escaped_and_every_strategy_is_code():
     assert pages.html("`a` <script>") == "<code>a</code> &lt;script&gt;"
+    typed = "raises: `ddp`, `zero*`, `fsdp1-full`; with ddp-like"
+    assert pages.typed("raises: ddp, `zero*`, fsdp1-full; with ddp-like") == typed
 
 
 def test_a_month_has_its_name_whatever_its_stack_is_called():
@@ -245,13 +239,6 @@ def test_a_page_says_what_of_it_only_a_clone_has():
     assert docs.noted("# A\n\nIt tests.\n\n    make test\n") == f"# A\n\nIt tests.\n\n{note}\n\n    make test\n"
     plain = "# A\n\nIt tests.\n\nThey make it: faultline check"
     assert docs.noted(plain) == plain
-
-
-def test_every_strategy_is_code():
-    assert (
-        pages.typed("raises: ddp, `zero*`, fsdp1-full; with ddp-like")
-        == "raises: `ddp`, `zero*`, `fsdp1-full`; with ddp-like"
-    )
 
 
 def test_another_failure_in_a_matrix_is_named_beside_it():
