@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import libcst as cst
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from ruff import find_ruff_bin
@@ -540,7 +540,6 @@ def test_the_issue_says_what_the_file_changes_in_a_library(cell, expected, patch
 
 
 @given(st.text(alphabet="`~a\n#|<", max_size=40))
-@settings(deadline=None)
 def test_law_a_fence_holds_any_text(content):
     """Breaks when a text can end its block and be read as Markdown."""
     tokens = MarkdownIt().parse(issue.fenced(content, "text"))

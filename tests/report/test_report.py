@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -405,7 +405,6 @@ def test_law_what_is_embedded_is_what_the_browser_reads(value):
     assert embedded(f'<script type="application/json" id="data">{text}</script>') == value
 
 
-@settings(deadline=None)
 @given(st.floats() | st.lists(st.floats()) | st.dictionaries(st.text(), st.floats()))
 def test_law_any_number_can_be_embedded(value):
     json.loads(page.embed(page.tidy(value)), parse_constant=pytest.fail)
