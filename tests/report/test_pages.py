@@ -7,7 +7,7 @@ import pytest
 from faultline.base import packages
 from faultline.base.text import plain
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Did, Outcome
+from faultline.catalogue.outcomes import Did
 from faultline.cells import expected, selection
 from faultline.observations.store import Stack
 from faultline.observations.timeline import UNINSTALLABLE, Timeline, committed
@@ -15,14 +15,12 @@ from faultline.releases import is_safe_view, timeline_view
 from faultline.releases.is_safe_view import Answer
 from faultline.report import page as report_page
 from faultline.report import run, terminal
-from faultline.runs import results
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
+from faultline.runs.results import RankError, RankResult
 from faultline.runs.storage import RunInfo
-from tests.support import on_gpus, reports
+from tests.support import on_gpus
 from tests.support.changes import cells as some_cells
 from tests.support.changes import compared
-from tests.support.entries import EVIL, FAILURE, broken, evil, result
+from tests.support.entries import EVIL, FAILURE, broken, entry, evil, result
 from tests.support.night import sampled
 from tests.support.reading import torn
 from tests.support.watching import unreadable, watched
@@ -48,16 +46,14 @@ def everything():
     versions = packages.versions()
     for number, cell in enumerate(selection.select(loading.failures(), selection.Selection())):
         wanted = expected.expect(rules[cell.failure], cell, versions)
-        outcome = Outcome(wanted.outcome)
+        did = wanted.outcome, "".join(wanted.signatures[:1])
         if number % 40 == 7:
-            outcome = Outcome.DIVERGES if outcome is not Outcome.DIVERGES else Outcome.TRAINS
-        signature = next(iter(wanted.signatures), "") if outcome == wanted.outcome else ""
-        error = reports.error("RuntimeError", f"m{number}") if outcome is Outcome.RAISES else None
-        end = reports.end(losses=[1.5], evidence={"wrapper": "Engine", "units": [1, 2]}, error=error)
-        ended = Ended([end], seconds=1.0)
-        judged = Judgement(outcome, signature, detail=f"detail {number}")
-        stated = "expected" if outcome == wanted.outcome else "changed"
-        matches.append(results.result(cell, judged, ended, {"torch": "2.13.0"}, wanted, stated))
+            did = "trains" if wanted.outcome == "diverges" else "diverges", ""
+        error = RankError("RuntimeError", f"m{number}", f"RuntimeError: m{number}") if did[0] == "raises" else None
+        ranks = (RankResult(0, error=error, losses=(1.5,), steps=3),)
+        verdict = "changed" if number % 40 == 7 else "expected"
+        shown = {"evidence": {"wrapper": "Engine"}, "detail": f"detail {number}", "ranks": ranks, "expected": wanted}
+        matches.append(entry(cell, *did, verdict, **shown))
     return matches
 
 
@@ -222,7 +218,7 @@ def test_claims_and_records_are_searched_too(opened, everything):
     records = {name: " ".join(failure.records).lower() for name, failure in loading.failures().items()}
     assert {name for name, text in records.items() if "minicpm" in text} <= shown < {*records}
     opened.fill("#text", "MiniCPM raises")
-    outcomes = {entry.cell.id: entry.outcome for entry in everything}
+    outcomes = {each.cell.id: each.outcome for each in everything}
     assert {outcomes[name] for name in visible(opened)} == {"raises"}
 
 
@@ -428,11 +424,8 @@ def test_the_button_chooses_for_good(chromium, written):
 # ------------------------------------------------------------------------------------------------------- other readers
 
 
-def test_without_scripts_the_page_says_where_its_tables_are(chromium, written):
-    with watched(chromium, written([broken()]), java_script_enabled=False) as opened:
-        assert "faultline report" in opened.inner_text("noscript")
-
-
-def test_the_pages_of_nothing_are_whole(chromium, written):
+def test_the_pages_of_nothing_and_without_scripts_say_so(chromium, written):
     with watched(chromium, written([], finished=False)) as opened:
         assert opened.inner_text("#summary").startswith("0 cells")
+    with watched(chromium, written([broken()]), java_script_enabled=False) as opened:
+        assert "faultline report" in opened.inner_text("noscript")
