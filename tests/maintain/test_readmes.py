@@ -67,8 +67,7 @@ def test_only_what_stands_between_the_markers_changes(write):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE],
+    "text", ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE]
 )
 def test_without_its_two_markers_a_readme_is_left_alone(write, text):
     file = write(text)
