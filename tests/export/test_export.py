@@ -542,7 +542,10 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
     [
         ("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu", "did you mean zero_double_reduction/broken"),
         ("nonsense", "not a cell"),
-        ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu", "it is impossible here: create_refer"),
+        (
+            "distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",
+            "it is impossible here: create_reference_model refuses",
+        ),
         ("data_loader_starts_again/broken/ddp/off/fp32/w2/resized/cpu", "no file has a resized cell yet"),
     ],
 )

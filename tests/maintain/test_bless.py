@@ -157,18 +157,14 @@ REPORTED = Rule(device=("cuda",), strategy=("zero3",), outcome="raises", signatu
 
 
 def test_a_rule_of_a_report_is_measured_once_a_cell_on_a_gpu_did_what_it_says():
-    """Breaks when what a GPU has borne out keeps its mark, or loses it because some other cell ran."""
-    on_gpu = {cell: replace(cell, device="cuda") for cell in CELLS}
+    """Breaks when what a GPU has borne out keeps its mark, a measured cell makes guesses about others look measured, or
+    the report outlives its refutation."""
     zero3, ddp = (next(cell for cell in CELLS if cell.strategy == name) for name in ("zero3", "ddp"))
-    [rule] = bless(FAILURE, {on_gpu[zero3]: ("raises", "a")}, NEW, [REPORTED], CELLS)
+    cell = replace(zero3, device="cuda")
+    [rule] = bless(FAILURE, {cell: ("raises", "a")}, NEW, [REPORTED], CELLS)
     assert rule == replace(REPORTED, not_measured=False)
-    for observed in ({on_gpu[ddp]: ("trains", "")}, {zero3: ("trains", "")}):
+    for observed in ({replace(ddp, device="cuda"): ("trains", "")}, {zero3: ("trains", "")}):
         assert bless(FAILURE, observed, NEW, [REPORTED], CELLS) == (REPORTED,)
-
-
-def test_a_rule_of_a_report_that_a_gpu_contradicts_holds_for_the_rest_and_keeps_its_mark():
-    """Breaks when a measured cell makes guesses about others look measured, or the report outlives its refutation."""
-    cell = replace(next(cell for cell in CELLS if cell.strategy == "zero3"), device="cuda")
     rules = bless(FAILURE, {cell: ("trains", "")}, NEW, [REPORTED], CELLS)
     assert ruled(rules, cell, NEW).outcome == "trains"
     other = replace(cell, variant="repaired")

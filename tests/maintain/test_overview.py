@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from faultline.base.errors import UsageError
 from faultline.catalogue import REMEDIES, Claim
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
@@ -82,11 +81,3 @@ def test_every_entry_shows_somewhere():
     """Breaks when a record that no stack here shows is listed like the others."""
     for failure in failures().values():
         assert verdicts.endings(failure) or failure.reported, failure.name
-
-
-def test_a_readme_without_its_markers_is_refused(tmp_path, monkeypatch):
-    for name, markers in (("README", "counts"), ("CATALOGUE", "failures")):
-        monkeypatch.setattr(overview, name, tmp_path / f"{name}.md")
-        (tmp_path / f"{name}.md").write_text("# nothing")
-        with pytest.raises(UsageError, match=f"{markers}: begin"):
-            overview.rewrite()

@@ -66,6 +66,7 @@ def test_each_cell_is_in_one_column():
     assert numbers[NAME] == [1, 0, 1, 0, 3] and numbers[teacher.failure] == [0, 1, 0, 1, 0]
     assert numbers["buffers_never_synchronised"] == [0, 0, 0, 0, 1]
     assert sum(map(sum, numbers.values())) == len(every) + len(missing)
+    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*Kind} - {Kind.SAME}, "one of them has no words"
 
 
 def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
@@ -154,9 +155,9 @@ def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_pat
     assert code == EXIT_AS_EXPECTED and "GPU" not in out and not (run.path / "gpu-results.zip").exists()
 
 
-def test_show_says_what_is_known_of_gpus(capsys):
-    """Breaks when `show` passes a guess about GPUs, or a run on an older stack, off as measured on today's, or keeps
-    quiet about what was measured."""
+def test_show_and_list_say_what_is_known_of_gpus(capsys):
+    """Breaks when a guess about GPUs, or a run on an older stack, passes for measured on today's, or nobody learns of
+    what was measured."""
 
     def printed(name):
         command.show(name)
@@ -170,16 +171,12 @@ def test_show_says_what_is_known_of_gpus(capsys):
     text = printed(NAME)
     ran = f"With torch-2.11.0, 2 of {len(CELLS)} cells were measured on a GPU: {MODEL}, which ranks shared in 1."
     assert none in text and ran in text
-    store.write(Measured(Machine(MODEL, stack=measured.pinned()), rows[:1]))
-    text = printed(NAME)
-    assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}" in text and "Otherwise than on the CPU" in text
-
-
-def test_list_says_how_many_cells_on_gpus_were_measured(capsys):
-    """Breaks when the list of cells on GPUs looks as if they had been run, or that of the CPU speaks of GPUs."""
     assert not on_gpus.known([replace(CELLS[0], device="cpu")], measured.pinned())
     command.list_cells(Selection((NAME,), device="cuda"))
     assert "0 of them were measured on a GPU" in capsys.readouterr().out
+    store.write(Measured(Machine(MODEL, stack=measured.pinned()), rows[:1]))
+    text = printed(NAME)
+    assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}" in text and "Otherwise than on the CPU" in text
 
 
 def test_junit_says_what_an_expectation_rests_on(tmp_path):
@@ -190,8 +187,3 @@ def test_junit_says_what_an_expectation_rests_on(tmp_path):
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     basis = [[p.get("value") for p in case.iter("property") if p.get("name") == "basis"] for case in suite]
     assert basis == [["cpu"], []]
-
-
-def test_every_basis_and_kind_has_its_words():
-    """Breaks when a new basis or kind of difference would end a run with a KeyError."""
-    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*Kind} - {Kind.SAME}

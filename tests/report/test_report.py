@@ -127,9 +127,6 @@ def test_every_result_has_one_place_and_main_rows_come_first():
     assert [row.label for row in table.rows] == ["broken", "mended", "sft-broken", "gone", "broken bf16", "broken w4"]
     assert table.strategies == ["single", "ddp", "fsdp2"]
     assert sum(len(row.cells) for row in table.rows) == len(results), "two results share a place"
-
-
-def test_devices_are_named_only_where_there_are_several():
     one, other = result(), result(device="cuda")
     assert [row.label for row in run.tables([other])[0].rows] == ["broken"]
     assert [row.label for row in run.tables([other, one])[0].rows] == ["broken", "broken cuda"]
@@ -153,17 +150,13 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
         "the place is said though it is everywhere"
     )
     assert exceptions_of([broken(), result(variant="mended")]) == []
-
-
-def test_another_world_size_is_named_only_for_what_the_default_does_not_show():
+    # Another world size is named only for what the default doesn't show.
     same = [entry(variant=v, world_size=w) for w in (2, 4) for entry, v in ((broken, "broken"), (broken, "mended"))]
     differs = [broken(strategy="zero2", world_size=w) for w in (2, 4)]
     differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
     assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
-
-
-def test_results_of_variants_that_are_gone_do_not_stop_the_verdicts():
-    assert claims.verdicts(FAILURE, [result(variant="dpo-broken"), broken()])["b"].word == "refuted"
+    gone = result(variant="dpo-broken")
+    assert claims.verdicts(FAILURE, [gone, broken()])["b"].word == "refuted", "a variant that is gone stops a verdict"
 
 
 # Terminal
@@ -272,10 +265,7 @@ def test_the_overview_has_each_failure_with_its_title_and_its_cells():
     wide = shown(listing.overview, LISTED, 12, width=150)
     assert f"zero3_dummy_loss      2  {title}\n" in wide and "\n2 cells of 1 failure.\n12 others can't exist" in wide
     assert "others" not in shown(listing.overview, LISTED, 0)
-
-
-def test_a_narrow_overview_breaks_no_word():
-    """Breaks when a list that is piped has lines that a terminal breaks, or a name that nobody can search for."""
+    # In a narrow one no name is broken, so that it can be searched for.
     cells = [Cell(name, "broken", "ddp") for name in failures()]
     lines = shown(listing.overview, cells, 0, width=80).splitlines()
     assert max(map(len, lines)) <= 80
@@ -321,10 +311,7 @@ def test_what_no_cell_could_tell_is_no_verdict_and_what_was_refuted_is_no_help()
     text = shown(report_failure.show, FAILURE, {}, fates, "")
     assert "What helps" not in text and "What doesn't\n  refuted      mend `it` [0 of 2 cells]" in text
     assert "Claimed, and no cell can tell\n  pray\n" in text
-
-
-def test_a_way_to_notice_a_failure_is_no_remedy():
-    """Breaks when a look at the trainable parameters, which shows nothing, stands among what doesn't help."""
+    # A way to notice a failure, which shows nothing, doesn't stand among what doesn't help.
     failure = failures()["grpo_lora_no_grad"]
     text = shown(report_failure.show, failure, {}, report_failure.fates(failure, []), "")
     remedies, _, also = text.partition("Also claimed")
@@ -397,17 +384,13 @@ JSON = st.recursive(
 )
 
 
-@given(JSON | st.text(alphabet="</script>!-\u2028\u2029&\\u003c"))
-def test_law_what_is_embedded_is_what_the_browser_reads(value):
+@given(JSON | st.text(alphabet="</script>!-\u2028\u2029&\\u003c"), st.floats() | st.lists(st.floats()))
+def test_law_what_is_embedded_is_what_the_browser_reads(value, number):
     text = page.embed(value)
     assert json.loads(text) == value
     assert not set(text) & {*"<>&\u2028\u2029\n"}, "a sign that means something to HTML or JavaScript stayed"
     assert embedded(f'<script type="application/json" id="data">{text}</script>') == value
-
-
-@given(st.floats() | st.lists(st.floats()) | st.dictionaries(st.text(), st.floats()))
-def test_law_any_number_can_be_embedded(value):
-    json.loads(page.embed(page.tidy(value)), parse_constant=pytest.fail)
+    json.loads(page.embed(page.tidy({"any": number})), parse_constant=pytest.fail)
 
 
 def test_the_page_holds_every_cell_as_it_was(tmp_path):
