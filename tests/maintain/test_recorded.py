@@ -31,11 +31,14 @@ from faultline.stacks import requests
 FAILURES = loading.failures()
 
 
-def entry(failure, cell, message, versions=(("trl", "1.0.0"),), outcome=Outcome.RAISES):
+def entry(strategy, message="", versions=(("trl", "1.0.0"),)):
+    """The result of a cell that trained, or that raised this."""
     error = ErrorReport("RuntimeError", message, f'  File "/home/me/x/site-packages/a.py"\n{message}')
     ended = Ended([RankEnd(Report(error=error))])
+    outcome = Outcome.RAISES if message else Outcome.TRAINS
     judged = Judgement(outcome, "other" if message else "", f"RuntimeError: {message}", 0)
-    return result(Cell(failure, "broken", cell), judged, ended, dict(versions), Expectation(), "changed")
+    cell = Cell("zero_double_reduction", "broken", strategy)
+    return result(cell, judged, ended, dict(versions), Expectation(), "changed")
 
 
 NOTHING = Observations()
@@ -58,12 +61,8 @@ def stacks_of(observations, error):
 
 def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
     """Breaks when the same error fills the file, an old stack's is lost, or a path tells who ran it."""
-    same = [
-        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", (("trl", f"{n}"),))
-        for n in (1, 2)
-    ]
-    other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
-    trains = entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)
+    same = [entry("zero2", f"The parameter {n} has already been reduced", [("trl", f"{n}")]) for n in (1, 2)]
+    other, trains = entry("zero2", "/home/me/x is gone"), entry("zero1")
     matches = merged(NOTHING, *same, other, trains)
     reduced, missing = sorted(matches.errors.values(), key=lambda error: error.signature, reverse=True)
     assert (missing.signature, reduced.signature) == ("other", "reduced-twice")
@@ -76,14 +75,12 @@ def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
 
 def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_with():
     """Breaks when a cell whose file was changed stays the proof of an error that it doesn't show any more."""
-    raised = [entry("zero_double_reduction", place, "already been reduced") for place in ("zero1", "zero2")]
-    trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
-    elsewhere = entry("zero_double_reduction", "zero1", "", versions=(("trl", "2.0.0"),), outcome=Outcome.TRAINS)
-    left = merged(merged(NOTHING, *raised), trains, elsewhere)
+    raised = [entry(place, "already been reduced") for place in ("zero1", "zero2")]
+    left = merged(merged(NOTHING, *raised), entry("zero2"), entry("zero1", versions=[("trl", "2.0.0")]))
     [error] = left.errors.values()
     assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
-    assert not merged(left, entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)).errors
-    assert merged(NOTHING, trains, raised[1]).errors, "the last run of a cell counts"
+    assert not merged(left, entry("zero1")).errors
+    assert merged(NOTHING, entry("zero2"), raised[1]).errors, "the last run of a cell counts"
 
 
 def diverged(finding, outcome=Outcome.DIVERGES):
@@ -106,7 +103,7 @@ def test_what_is_wrong_with_the_numbers_is_that_of_the_last_run(folder):
 def test_a_traceback_is_that_of_todays_releases():
     """Breaks when a line that a report links to is that of an older release."""
     today = tuple(measured.pinned().items())
-    old, new = (entry("zero_double_reduction", "zero2", "same", versions) for versions in ((("trl", "1.0"),), today))
+    old, new = (entry("zero2", "same", versions) for versions in ([("trl", "1.0")], today))
     new = replace(new, ranks=(replace(new.ranks[0], error=replace(new.ranks[0].error, traceback="line 2")),))
     for matches in (merged(NOTHING, old, new), merged(NOTHING, new, old), merged(merged(NOTHING, old), new)):
         assert [error.traceback for error in matches.errors.values()] == ["line 2"]
@@ -125,9 +122,7 @@ def test_record_reads_all_in_a_folder_but_chaos(asked, tmp_path, folder):
         run = RunFolder(tmp_path / "runs" / kind)
         run.path.mkdir(parents=True)
         run.describe(kind=kind)
-        run.cells.write_text(
-            json.dumps(entry("zero_double_reduction", "zero2", f"an error of {kind}").as_json()) + "\n"
-        )
+        run.cells.write_text(json.dumps(entry("zero2", f"an error of {kind}").as_json()) + "\n")
     assert asked("maintain", "record", str(tmp_path / "runs"))[0] == 0
     text = (folder / store.ERRORS).read_text()
     assert "an error of part" in text and "chaos" not in text
@@ -153,9 +148,7 @@ RUNS = [
 
 def ran(stack, strategy, message):
     pins = measured.pins(stack) if stack in requests.named() else {"trl": "1"}
-    return entry(
-        "zero_double_reduction", strategy, message, pins.items(), Outcome.RAISES if message else Outcome.TRAINS
-    )
+    return entry(strategy, message, pins.items())
 
 
 @pytest.mark.slow
@@ -168,11 +161,9 @@ def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
     at = data.draw(st.integers(0, len(results)))
     assert merged(merged(NOTHING, *results[:at]), *results[at:]) == whole
     last_rows = {(row.stack, cell.strategy): row.did for cell, rows in whole.rows.items() for row in rows}
-    last = {
-        (stack, strategy): Did("raises", "other") if message else Did("trains") for stack, strategy, message in runs
-    }
     named = {place: did for place, did in last_rows.items() if not place[0].startswith(store.OTHER)}
-    assert named == {place: did for place, did in last.items() if place[0] != "none"}
+    raised = Did("raises", "other")
+    assert named == {(at, under): raised if error else Did("trains") for at, under, error in runs if at != "none"}
 
 
 def test_a_timeline_becomes_the_recorded_one(folder):
