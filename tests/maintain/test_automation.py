@@ -82,9 +82,6 @@ def test_what_automation_knows_of_the_stack_is_the_stack():
     assert {*request.split()} == {*packages.NEEDED} - {"torch"}
 
 
-# ------------------------------------------------------------------------------------- what a pull request changes
-
-
 @pytest.fixture
 def pins(tmp_path):
     def write(name, *lines):
@@ -124,9 +121,6 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     assert (verdict["verdict"], verdict["identical"]) == ("NOTHING TO COMPARE", True)
     with pytest.raises(UsageError, match="no is-safe run to resume"):
         storage.latest_run(tmp_path / "results", kind="is-safe")
-
-
-# ------------------------------------------------------------------------------------------- for others' repositories
 
 
 FAULTLINE = """#!{python}

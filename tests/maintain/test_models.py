@@ -67,11 +67,8 @@ def test_a_difference_has_its_known_failure_and_its_place():
 def test_a_mode_that_a_model_does_not_have_is_explained():
     """Breaks when the page has a dash of which nobody can know what it says."""
     why = "ConvNext has no gradient checkpointing"
-    cells = [
-        entries.entry(cell(), "trains"),
-        entries.entry(cell(mode="reentrant"), "impossible", detail=why),
-        entries.entry(cell(mode="non-reentrant"), "impossible", detail=why),
-    ]
+    modes = ("reentrant", "non-reentrant")
+    cells = [entries.entry(cell()), *(entries.entry(cell(mode=mode), "impossible", detail=why) for mode in modes)]
     rows = [models_record.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
     assert not rows[0].differences
     assert f"## What can't be run\n\n- qwen2 and qwen2 with LoRA: {why}" in models_page.page(rows)
@@ -87,10 +84,8 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     text = models_page.page([summary(outcomes=outcomes, differences=(known, new), transformers="5.23.0")])
     assert row("`qwen2`", "✓··", "✓✗✓") in text.splitlines()
     assert "[zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice). Under" in text
-    assert (
-        "\n\n- gradient of a\\_b\\*c differs &lt;b>. Under ddp (off): qwen2.\n"
-        in text.partition("### Not in the catalogue")[2]
-    )
+    new = "\n\n- gradient of a\\_b\\*c differs &lt;b>. Under ddp (off): qwen2.\n"
+    assert new in text.partition("### Not in the catalogue")[2]
     assert "faultline check config.json --strategy fsdp2 --checkpointing off`" in text, "it has no file yet"
 
 
@@ -118,19 +113,13 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     models_record.record([summary("llama", outcomes={"ddp/off": "trains"})], "transformers==4.57.1", order)
     models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
     records = [(each.stack, each.model, each.outcomes) for each in models_record.read()]
-    assert records == [
-        ("today", "qwen2", {}),
-        ("today", "llama", {"ddp/off": "hangs"}),
-        ("transformers==4.57.1", "llama", {"ddp/off": "trains"}),
-    ]
-
-
-def test_a_narrower_run_replaces_no_fuller_record(files):
-    """Breaks when a run of one strategy loses what was measured under all others."""
+    there = [("today", "llama", {"ddp/off": "hangs"}), ("transformers==4.57.1", "llama", {"ddp/off": "trains"})]
+    assert records == [("today", "qwen2", {}), *there]
+    # A run of one strategy loses nothing of what was measured under all others.
     full = summary("llama", outcomes={"ddp/off": "trains", "fsdp2/off": "raises"})
-    assert not models_record.record([full], "today", ["llama"])
-    narrowed = models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", ["llama"])
-    assert [each.model for each in narrowed] == ["llama"] and models_record.read() == [full]
+    assert not models_record.record([full], "today", order)
+    narrowed = models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
+    assert [each.model for each in narrowed] == ["llama"] and full in models_record.read()
 
 
 def test_an_older_release_is_held_against_today():
@@ -167,9 +156,8 @@ def test_an_older_release_is_held_against_today():
 def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
     """Breaks when a model type is listed and not run."""
     cells = models.chosen(models.Request())
-    assert {each.variant for each in cells} == {
-        f"{name}{adapter}" for name in models.architectures() for adapter in ("", models.ADAPTED)
-    }
+    names = [*models.architectures()]
+    assert {each.variant for each in cells} == {*names, *(f"{name}{models.ADAPTED}" for name in names)}
     assert {each.strategy for each in cells} == {"ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
     narrowed = models.chosen(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
     assert {each.strategy for each in narrowed} == {"ddp"}

@@ -30,15 +30,6 @@ pytestmark = pytest.mark.slow
 MODES = ("light", "dark")
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(matches, **facts):
-        report_page.write(tmp_path / "report.html", matches, RunInfo(**{"finished": True} | facts))
-        return tmp_path / "report.html"
-
-    return write
-
-
 @pytest.fixture(scope="module")
 def everything():
     """A result of every cell of the catalogue, as the suite makes them; every 40th of them is not as expected."""
@@ -128,9 +119,6 @@ def tab_to(page, selector):
     raise AssertionError(f"no number of tabs leads to {selector}")
 
 
-# ----------------------------------------------------------------------------------------------------- the tester
-
-
 def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
     """Breaks when the other tests here would pass a page that asks the network, whose script fails, or that doesn't
     escape the hostile texts."""
@@ -145,9 +133,6 @@ def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
         assert page.evaluate("window.pwned") == 1 and page.locator("img").count()
     wanted = {"script error: gone is not defined", "console error: x", "window: about:blank", "dialog: 2"}
     assert {*wanted, "request: https://example.org/", "request: https://example.org/x.css"} <= {*faults}
-
-
-# ------------------------------------------------------------------------------------------------ a run of all cells
 
 
 def test_the_whole_matrix_can_be_filtered(opened, everything):
@@ -222,10 +207,11 @@ def test_the_filters_are_in_the_address(opened, everything):
     assert len(visible(opened)) == len(everything)
 
 
-def test_a_run_on_gpus_stands_beside_the_cpu(chromium, written):
+def test_a_run_on_gpus_stands_beside_the_cpu(chromium, tmp_path):
     """Breaks when the page of a run on GPUs lacks its table, is wider than a phone, or a difference leads nowhere."""
     every = [on_gpus.did(on_gpus.on("zero2"), "diverges", "differs"), on_gpus.did(on_gpus.on("ddp"), share=2)]
-    with watched(chromium, written(every, machine=on_gpus.MACHINE), viewport={"width": 390, "height": 900}) as page:
+    report_page.write(tmp_path / "report.html", every, RunInfo(finished=True, machine=on_gpus.MACHINE))
+    with watched(chromium, tmp_path / "report.html", viewport={"width": 390, "height": 900}) as page:
         part = page.locator("#gpus")
         assert part.locator("tbody tr").all_inner_texts() == [f"{on_gpus.NAME}\t1\t\t1\t\t"]
         assert "1 cell ran with several ranks on one GPU" in part.inner_text()
@@ -234,14 +220,6 @@ def test_a_run_on_gpus_stands_beside_the_cpu(chromium, written):
         part.locator("a").click()
         assert on_gpus.on("zero2").id in page.locator("#dialog").inner_text()
         assert not unreadable(page)
-
-
-def test_the_title_says_what_the_page_is(chromium, tmp_path):
-    folder = tmp_path / "2026-11-23T16-06-18"
-    folder.mkdir()
-    report_page.write(folder / "report.html", [broken(), result(strategy="zero2")], RunInfo(finished=True))
-    with watched(chromium, folder / "report.html") as opened:
-        assert opened.title() == opened.inner_text("h1") == "Faultline run: 2 cells, 1 unexpected, 2026-11-23"
 
 
 @pytest.mark.parametrize("width", sampled([360, 768, 1440], 3))
@@ -341,9 +319,6 @@ def test_everything_can_be_done_with_the_keyboard(opened, everything):
     tab_to(opened, "#theme")
 
 
-# ------------------------------------------------------------------------------------------------------ hostile texts
-
-
 def test_hostile_text_is_shown_as_text(chromium, hostile):
     """Breaks when a traceback, log or name of a result can run a script, load a picture or make an element."""
     for name, file in hostile.items():
@@ -363,9 +338,6 @@ def test_hostile_text_is_shown_as_text(chromium, hostile):
             elements = "img, iframe, object, embed, link, base, form, a[href^='javascript']"
             assert not page.locator(elements).count(), name
             assert page.evaluate("window.pwned") is None, f"{name}: a text became a script"
-
-
-# ------------------------------------------------------------------------------------------------------ light and dark
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -391,9 +363,9 @@ def test_all_text_can_be_read(chromium, measured, hostile, some, mode):
                 assert len(unreadable(page)) == 2, "what is hard to read isn't seen"
 
 
-def test_the_button_chooses_for_good(chromium, written):
+def test_the_button_chooses_for_good(chromium, measured):
     """Breaks when the choice of light or dark does nothing, or is lost with the page."""
-    with watched(chromium, written([broken()]), color_scheme="light") as opened:
+    with watched(chromium, measured["run"], color_scheme="light") as opened:
         paper = "getComputedStyle(document.body).backgroundColor"
         light = opened.evaluate(paper)
         assert opened.inner_text("#theme") == "Dark"
@@ -406,11 +378,14 @@ def test_the_button_chooses_for_good(chromium, written):
         assert opened.evaluate(paper) == light
 
 
-# ------------------------------------------------------------------------------------------------------- other readers
-
-
-def test_the_pages_of_nothing_and_without_scripts_say_so(chromium, written):
-    with watched(chromium, written([], finished=False)) as opened:
-        assert opened.inner_text("#summary").startswith("0 cells")
-    with watched(chromium, written([broken()]), java_script_enabled=False) as opened:
-        assert "faultline report" in opened.inner_text("noscript")
+def test_a_page_says_what_it_is_also_of_nothing_and_without_scripts(chromium, tmp_path):
+    file = tmp_path / "2026-11-23T16-06-18" / "report.html"
+    file.parent.mkdir()
+    report_page.write(file, [], RunInfo(finished=False))
+    with watched(chromium, file) as page:
+        assert page.inner_text("#summary").startswith("0 cells")
+    report_page.write(file, [broken(), result(strategy="zero2")], RunInfo(finished=True))
+    with watched(chromium, file) as page:
+        assert page.title() == page.inner_text("h1") == "Faultline run: 2 cells, 1 unexpected, 2026-11-23"
+    with watched(chromium, file, java_script_enabled=False) as page:
+        assert "faultline report" in page.inner_text("noscript")

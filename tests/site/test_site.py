@@ -193,14 +193,11 @@ def test_a_committed_page_links_to_the_pages_of_the_site():
         docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
 
 
-def test_a_pattern_of_python_becomes_one_of_the_browser():
+def test_what_the_browser_gets_is_as_it_can_read_it():
+    """Breaks when a pattern of Python's fails in a browser, or names aren't broken after their signs and only there."""
     assert answers.for_browser(r"(?s)\A(?P<a>x)\Z") == [r"(?<![\s\S])(?<a>x)(?![\s\S])", "s"]
-
-
-def test_names_may_be_broken_after_their_signs_and_nowhere_else():
-    assert build.breakable('<p a="x_y">a_b <code>c.d/e_f 1.2</code></p>') == (
-        '<p a="x_y">a_<wbr>b <code>c.<wbr>d/<wbr>e_<wbr>f 1.2</code></p>'
-    )
+    broken = '<p a="x_y">a_<wbr>b <code>c.<wbr>d/<wbr>e_<wbr>f 1.2</code></p>'
+    assert build.breakable('<p a="x_y">a_b <code>c.d/e_f 1.2</code></p>') == broken
     whole = "<pre>a_b <code>c_d</code></pre><script>let a_b = '<p>c_d'</script>"
     assert build.breakable(whole) == whole
 
