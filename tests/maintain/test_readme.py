@@ -186,10 +186,10 @@ def test_commands_that_are_shown_exist_with_their_options(asked, monkeypatch):
     verbs = "diagnose check audit export is-safe bisect reproduce timeline run explore list show report maintain"
     assert {*verbs.split(), "explain", "completion"} == {words[0] for words in COMMANDS}
     wrong, known = [], {}
-    for verb in {verb(words) for words in COMMANDS}:
-        code, help_text, _ = asked(*verb, "--help")
-        known[verb] = {*re.findall(r"--[a-z][\w-]*", help_text), "--help"}
-        wrong += [" ".join(verb)] if code else []
+    for name in {verb(words) for words in COMMANDS}:
+        code, help_text, _ = asked(*name, "--help")
+        known[name] = {*re.findall(r"--[a-z][\w-]*", help_text), "--help"}
+        wrong += [" ".join(name)] if code else []
     for words in COMMANDS:
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
         wrong += (

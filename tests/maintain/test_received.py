@@ -136,26 +136,26 @@ def test_cells_that_the_matrix_has_no_more_are_dropped():
 
 
 OTHER = did(on("zero2"))
+NOT_THERE = [replace(OTHER.cell, **change) for change in ({"device": "cpu"}, {"variant": "no"}, {"failure": "no"})]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("strange", "words"),
     [
-        ({"id": "x"}, "no result of this version"),
-        ({"id": replace(OTHER.cell, device="cpu").id}, "is no cell of the matrix on GPUs"),
-        ({"id": replace(OTHER.cell, variant="no_such").id}, "is no cell of the matrix on GPUs"),
-        ({"id": replace(OTHER.cell, failure="no_such").id}, "is no cell of the matrix on GPUs"),
-        ({"outcome": "wins"}, "there is no outcome 'wins'"),
-        ({"outcome": "raises", "signature": "<script>"}, "raises has no signature '<script>'"),
-        ({"outcome": "trains", "signature": "differs"}, "trains has no signature 'differs'"),
-        ({"stack": {"torch": "2.0.0"}}, "it was run with torch 2.0.0, and no file of stacks/ has"),
-        ({"detail": "x" * 30_000}, "a text is longer than 20,000 characters"),
-        ({"ranks": [{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]}, "names a machine as no driver does"),
+        (line(OTHER, id="x"), "no result of this version"),
+        (line(OTHER, outcome="wins"), "there is no outcome 'wins'"),
+        (line(OTHER, outcome="raises", signature="<script>"), "raises has no signature '<script>'"),
+        (line(OTHER, outcome="trains", signature="differs"), "trains has no signature 'differs'"),
+        (line(OTHER, stack={"torch": "2.0.0"}), "it was run with torch 2.0.0, and no file of stacks/ has"),
+        (line(OTHER, detail="x" * 30_000), "a text is longer than 20,000 characters"),
+        (line(OTHER, ranks=[{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]), "names a machine as no driver does"),
+        *((line(replace(OTHER, cell=cell)), "is no cell of the matrix on GPUs") for cell in NOT_THERE),
     ],
+    ids=lambda text: text[:20],
 )
-def test_a_result_that_no_run_writes_is_refused(tmp_path, changes, words):
+def test_a_result_that_no_run_writes_is_refused(tmp_path, strange, words):
     """Breaks when a stranger's line can put a cell, a name or a text into the observations that no run would."""
-    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{line(OTHER, **changes)}\n"), words)
+    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{strange}\n"), words)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
     file.write_text(
         "<!doctype html><meta charset=utf-8><script>gone()</script><script>console.error('x')</script>"
         "<script>open('about:blank')</script><script>fetch('https://example.org/').catch(() => 0)</script>"
-        f"<link rel=stylesheet href=//example.org/x.css><script type=application/json>{plain(EVIL)}</script>"
+        f"<link rel=stylesheet href=https://example.org/x.css><script type=application/json>{plain(EVIL)}</script>"
     )
     with watched(chromium, file, faults) as page:
         page.wait_for_timeout(200)
@@ -215,7 +215,7 @@ def test_a_run_on_gpus_stands_beside_the_cpu(chromium, tmp_path):
         part = page.locator("#gpus")
         assert part.locator("tbody tr").all_inner_texts() == [f"{on_gpus.NAME}\t1\t\t1\t\t"]
         assert "1 cell ran with several ranks on one GPU" in part.inner_text()
-        assert torn(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         part.locator("summary").click()
         part.locator("a").click()
         assert on_gpus.on("zero2").id in page.locator("#dialog").inner_text()
@@ -359,7 +359,9 @@ def test_all_text_can_be_read(chromium, measured, hostile, some, mode):
                 page.hover(".cell.bad")
                 page.hover("#zero_double_reduction .cell:not(.bad)")
                 assert unreadable(page) == [], "under the pointer"
-                page.add_style_tag(content="h1 { opacity: .3 } ::placeholder { color: #888 !important }")
+                page.add_style_tag(
+                    content="h1 { opacity: .3 } ::placeholder { color: light-dark(#999, #444) !important }"
+                )
                 assert len(unreadable(page)) == 2, "what is hard to read isn't seen"
 
 
