@@ -54,9 +54,9 @@ WRAPPED = "zero3_dummy_loss/one_by_one/fsdp2/off/fp32/w2/cpu"
 DIVERGES = "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 TRAINS = "zero3_dummy_loss/no_dummy/zero2/off/fp32/w2/cpu"
+ALONE = "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"
 # One of each outcome, family of strategies and level, most of them at night.
 RUN = (
-    "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
     "zero_weights_loaded_after_initialize/broken/zero2/off/fp32/w2/resumed/cpu",
 )
@@ -73,7 +73,7 @@ RUN_AT_NIGHT = (
     "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
     "synced_reference_starts_again/grpo-broken/ddp/off/fp32/w2/resumed/cpu",  # a trainer, which samples on
 )
-ALONE = "sys.modules['torch'] = None; runpy.run_path('renamed.py', run_name='__main__')"
+WITHOUT_TORCH = "sys.modules['torch'] = None; runpy.run_path('renamed.py', run_name='__main__')"
 # What other variants need in these: a variable, a branch, a parameter with another default.
 SHARED = (
     "fsdp_sharded_save_model_writes_nothing/sft-broken/fsdp2/off/fp32/w2/cpu",
@@ -121,7 +121,7 @@ CONTENT = [
     ),
     has(WRAPPED, lacks=("gradient_checkpointing_enable", "AcceleratorState")),
     has(TRAINS, "in_one_process"),
-    *map(has, RUN),
+    *map(has, (ALONE, *RUN)),
     # Each engine accumulates in its own way.
     accumulates(
         "zero1",
@@ -226,7 +226,7 @@ def test_an_engine_that_is_made_anew_is_made_so_in_both_runs():
 @pytest.mark.slow
 def test_the_error_is_told_in_whole_sentences():
     """Breaks when a file or an issue quotes an error that ends in the middle of a word or a sentence."""
-    for cell in (RAISES, ONE_RAISES, "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"):
+    for cell in (RAISES, ONE_RAISES, ALONE):
         where = cells.place(Cell.parse(cell))
         answer = " ".join(ast.get_docstring(ast.parse(exported(cell))).split())
         expected = re.search(r"Instead: (.*?) Records:", answer)[1]
@@ -265,7 +265,7 @@ def test_every_variant_that_fails_can_be_exported_and_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", [*RUN, *map(night, RUN_AT_NIGHT)])
+@pytest.mark.parametrize("cell", [*RUN, *map(night, (ALONE, *RUN_AT_NIGHT))])
 def test_a_file_does_what_its_cell_does(cell):
     """Breaks when a file by itself doesn't show what the cell shows here."""
     proof = prove.one(Cell.parse(cell))
@@ -304,17 +304,21 @@ def started_with(pid):
 
 
 @pytest.mark.slow
-def test_what_lacks_a_package_was_not_tried(tmp_path):
+@pytest.mark.parametrize(
+    ("there", "absent"),
+    [
+        ("import deepspeed\n", "import deepspeed_that_nobody_has\n"),
+        night("Qwen2Config, Qwen2ForCausalLM", "Qwen2Config, Qwen2ForCausalLM, NotThere_that_nobody_has"),
+    ],
+)
+def test_what_lacks_a_package_was_not_tried(there, absent):
     """Breaks when a missing package, or a release without a name, ends in a traceback or passes for an answer."""
     text = exported(RAISES)
-    absent = text.replace("import deepspeed\n", "import deepspeed_that_nobody_has\n", 1)
-    moved = text.replace("Qwen2Config, Qwen2ForCausalLM", "Qwen2Config, Qwen2ForCausalLM, NotThere", 1)
-    for changed, missing in ((absent, "deepspeed_that_nobody_has"), (moved, "NotThere")):
-        assert changed != text
-        code, output = prove.run(changed)
-        assert code == 2
-        [line] = [line for line in output.splitlines() if "NOT TRIED" in line]
-        assert missing in line and "REPRODUCED" not in output and "Traceback" not in output
+    assert there in text
+    code, output = prove.run(text.replace(there, absent, 1))
+    assert code == 2
+    [line] = [line for line in output.splitlines() if "NOT TRIED" in line]
+    assert "_that_nobody_has" in line and "REPRODUCED" not in output and "Traceback" not in output
 
 
 def test_a_file_says_what_it_takes(tmp_path):
@@ -322,7 +326,7 @@ def test_a_file_says_what_it_takes(tmp_path):
     text = exported(RAISES)
     (tmp_path / "renamed.py").write_text(text)
     for word, code in (("--help", 0), ("--git-bisct-me", 2)):
-        command = [sys.executable, "-c", f"import runpy, sys; sys.argv = ['renamed.py', {word!r}]; {ALONE}"]
+        command = [sys.executable, "-c", f"import runpy, sys; sys.argv = ['renamed.py', {word!r}]; {WITHOUT_TORCH}"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code and "--git-bisect" in done.stdout + done.stderr
 
@@ -348,7 +352,7 @@ def test_a_file_answers_git_bisect(tmp_path):
         command = [sys.executable, "repro.py", "--git-bisect"]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
 
-    raises, trains = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"), exported(TRAINS)
+    raises, trains = exported(ALONE), exported(TRAINS)
     pattern = next(line for line in raises.splitlines() if line.startswith("SIGNATURE"))
     assert ended(raises) == 1 and ended(trains) == 0
     assert ended(raises.replace(pattern, 'SIGNATURE = r"something else"')) == 125, "another error says nothing"
@@ -359,7 +363,7 @@ def test_a_file_answers_git_bisect(tmp_path):
 @pytest.mark.slow
 def test_other_versions_are_told():
     """Breaks when a file that runs on other versions than its own doesn't say so, or refuses to run."""
-    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    text = exported(ALONE)
     code, output = prove.run(text)
     assert code == 0 and "as pinned" in output and "NOT AS PINNED" not in output
     pins = next(line for line in text.splitlines() if line.startswith("PINS"))
@@ -423,7 +427,7 @@ def test_what_trains_is_not_reproduced():
 @pytest.mark.slow
 def test_another_error_is_not_reproduced():
     """The seeded fault: breaks when any exception passes for the documented one."""
-    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    text = exported(ALONE)
     pattern = next(line for line in text.splitlines() if line.startswith("SIGNATURE"))
     code, output = prove.run(text.replace(pattern, 'SIGNATURE = r"something else"'))
     assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
@@ -468,7 +472,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
             "Expected: it trains without an error (a single process raises one too). Instead: ",
         ),
         (
-            "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
+            ALONE,
             "It trains without an error.",
             "Expected: it trains without an error. Instead: ",
         ),

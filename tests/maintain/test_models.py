@@ -175,7 +175,7 @@ def test_the_committed_page_says_what_the_record_says():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled((file.name for file in sorted(models_page.SCRIPTS.glob("*.py"))), 3))
+@pytest.mark.parametrize("name", sampled((file.name for file in sorted(models_page.SCRIPTS.glob("*.py"))), 6))
 def test_a_file_shows_its_difference_alone(name, tmp_path):
     """Breaks when what the page links to needs this repository, or shows nothing."""
     (tmp_path / name).write_text((models_page.SCRIPTS / name).read_text(encoding="utf-8"))
