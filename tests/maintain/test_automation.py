@@ -35,8 +35,9 @@ def commands(file):
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_workflow_calls_what_there_is(file):
-    """Breaks when a target or variable of the Makefile, or a command, was renamed and a workflow wasn't told."""
+def test_a_workflow_calls_what_there_is_and_takes_no_more_than_it_needs(file):
+    """Breaks when a target or variable of the Makefile, or a command, was renamed and a workflow wasn't told; when an
+    action could be exchanged under its tag, a job may never end, or a stranger's text is made part of a command."""
     assert unknown("make test COLOUR=1 tidy", MAKEFILE) == ["tidy", "COLOUR"]
     for command in commands(file):
         if command.startswith("make "):
@@ -49,12 +50,6 @@ def test_a_workflow_calls_what_there_is(file):
             known = (".venv/bin/python -m playwright ", "gh issue ", "cat results/is-safe-*/summary.md > ", "grep -q ")
             known += ("cat results/is-safe-*/summary.md >> ", "apt-get ", "git config ", ".venv/bin/python -m pytest ")
             assert command.startswith(known), f"{file.name}: {command} has logic, which belongs behind a command"
-
-
-@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_workflow_takes_no_more_than_it_needs(file):
-    """Breaks when an action could be exchanged under its tag, a job may never end, or text of a stranger's pull
-    request is made part of a command."""
     text = file.read_text()
     uses = [action for action in re.findall(r"uses: (\S+)", text) if action != "./.faultline/action"]
     assert uses and all(map(PINNED.fullmatch, uses))

@@ -93,7 +93,7 @@ def exact(observed):
 
 
 @given(st.dictionaries(st.sampled_from(WIDE), st.sampled_from(RESULTS), max_size=24))
-@settings(max_examples=40)
+@settings(max_examples=30)
 @pytest.mark.slow
 def test_law_rules_give_back_exactly_what_was_observed(observed):
     rules = rules_from(observed)
@@ -134,6 +134,7 @@ def stated(expectation):
 
 
 @given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES))
+@settings(max_examples=50)
 @pytest.mark.slow
 def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed, rules, device):
     observed = {replace(cell, device=device): result for cell, result in observed.items()}

@@ -148,13 +148,10 @@ def test_what_the_tolerances_rest_on_comes_from_the_run():
     assert quiet.startswith("| bf16 | 1 | 1.0e-02 |") and "| none | 0 | none | none |" in quiet
 
 
-def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():
+def test_a_gpu_next_to_the_cpu_does_not_mix_with_it_and_hostile_text_stays_in_its_table_cell():
     on_gpu = [result("broken", "ddp", mode, "hangs", "no-progress", device="cuda") for mode in CHECKPOINTING]
     assert "hangs" not in readmes.measured_part(FAILURE, run() + on_gpu)
     assert "on a GPU" in readmes.measured_part(FAILURE, on_gpu)
-
-
-def test_hostile_text_stays_in_its_table_cell():
     hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
     lines = readmes.measured_part(FAILURE, [hostile]).splitlines()
     assert r"| `broken` | ddp | off | raises `x \| y \| <img> \| z` |" in lines

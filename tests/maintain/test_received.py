@@ -89,6 +89,11 @@ def test_what_proves_nothing_is_not_recorded():
     several = Machine(("A", "B"))
     assert not merging.rows(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
     assert not merging.rows(several, [did(on("ddp"), gpu="")]) and not merging.rows(Machine(), [did(on("ddp"), gpu="")])
+    # Of a variant that was renamed since, no run can ever renew a row.
+    gone = [f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "no_such_failure/broken/ddp/off/fp32/w2/cuda"]
+    rows = [on_gpus.Row(name, "nccl", "trains") for name in gone]
+    [each] = merging.merged([on_gpus.Measured(MACHINES[0], rows)], [])
+    assert not each.rows
     [(machine, row)] = merging.rows(MACHINE, [did(on("ddp"), "impossible", gpu="")])
     assert machine.gpu == MODEL and row.backend == ""
     unfinished = Machine(MACHINE.gpus, MACHINE.driver)  # as of an interrupted run, without CUDA and NCCL
@@ -125,14 +130,6 @@ def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, fou
     for one in random.sample(found, len(found)):
         apart = merging.merged(apart, [one])
     assert apart == merging.merged([], found) == merging.merged([], random.sample(found, len(found)))
-
-
-def test_cells_that_the_matrix_has_no_more_are_dropped():
-    """Breaks when a renamed variant leaves rows behind that no run can ever renew."""
-    renamed = on_gpus.Row(f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "nccl", "trains")
-    unknown = on_gpus.Row("no_such_failure/broken/ddp/off/fp32/w2/cuda", "nccl", "trains")
-    [each] = merging.merged([on_gpus.Measured(MACHINES[0], [renamed, unknown])], [])
-    assert not each.rows
 
 
 OTHER = did(on("zero2"))

@@ -81,6 +81,12 @@ def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_w
     assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
     assert not merged(left, entry("zero1")).errors
     assert merged(NOTHING, entry("zero2"), raised[1]).errors, "the last run of a cell counts"
+    # A traceback is that of today's releases, as a report links to its lines.
+    today = tuple(measured.pinned().items())
+    old, new = (entry("zero2", "same", versions) for versions in ([("trl", "1.0")], today))
+    new = replace(new, ranks=(replace(new.ranks[0], error=replace(new.ranks[0].error, traceback="line 2")),))
+    for matches in (merged(NOTHING, old, new), merged(NOTHING, new, old), merged(merged(NOTHING, old), new)):
+        assert [error.traceback for error in matches.errors.values()] == ["line 2"]
 
 
 def diverged(finding, outcome=Outcome.DIVERGES):
@@ -98,15 +104,6 @@ def test_what_is_wrong_with_the_numbers_is_that_of_the_last_run(folder):
     assert store.everything() == recorded
     assert [each.finding for each in merged(recorded, diverged(worse)).divergences.values()] == [worse]
     assert not merged(recorded, diverged(Finding(), Outcome.TRAINS)).divergences
-
-
-def test_a_traceback_is_that_of_todays_releases():
-    """Breaks when a line that a report links to is that of an older release."""
-    today = tuple(measured.pinned().items())
-    old, new = (entry("zero2", "same", versions) for versions in ([("trl", "1.0")], today))
-    new = replace(new, ranks=(replace(new.ranks[0], error=replace(new.ranks[0].error, traceback="line 2")),))
-    for matches in (merged(NOTHING, old, new), merged(NOTHING, new, old), merged(merged(NOTHING, old), new)):
-        assert [error.traceback for error in matches.errors.values()] == ["line 2"]
 
 
 @pytest.fixture
@@ -187,21 +184,14 @@ def test_a_timeline_becomes_the_recorded_one(folder):
 
 
 def test_what_is_recorded_has_the_names_that_there_are():
-    """Breaks when a stack's pins, a cell's name or a failure's patterns change, and the old name stays."""
+    """Breaks when a stack's pins, a cell's name or a failure's patterns change, and the old name stays; a run on
+    a stack can't be told from one on other releases; or a row has no stack, or an error under another signature."""
     everything = store.everything()
     assert recording.named(everything) == everything
-
-
-def test_every_stack_in_stacks_has_runs():
-    """Breaks when a run on a stack can't be told from one on any other releases."""
     names = {*requests.named()} - {packages.TODAY}
     assert {name: store.stacks()[name].versions for name in names} == {name: measured.pins(name) for name in names}
-
-
-def test_every_row_has_its_stack_and_its_error():
-    """Breaks when the files disagree: a row of no stack, or an error under another signature than its rows."""
     referred = set()
-    for cell, rows in store.everything().rows.items():
+    for cell, rows in everything.rows.items():
         for row in rows:
             assert cell.failure in FAILURES and cell.checkpointing in CHECKPOINTING, cell.id
             assert row.stack in store.stacks(), cell.id
