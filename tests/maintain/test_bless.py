@@ -177,6 +177,7 @@ def test_a_rule_of_a_report_is_measured_once_a_cell_on_a_gpu_did_what_it_says():
 
 @pytest.mark.slow
 @given(OBSERVED, rule_lists([(), SINCE]))
+@settings(max_examples=50)
 def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(observed, rules):
     blessed = bless(FAILURE, observed, NEW, rules, CELLS)
     for cell in CELLS:

@@ -55,9 +55,6 @@ def embedded(html):
     return json.loads(html[start : html.lower().index("</script", start)], parse_constant=pytest.fail)
 
 
-# Texts
-
-
 ORDINARY = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126))
 
 
@@ -108,9 +105,6 @@ def test_law_patterns_match_exactly_the_strategies_that_are_meant(chosen):
     assert {name for name in strategies.names() if base_text.matches(name, tuple(patterns))} == chosen
 
 
-# Tables of a run
-
-
 def test_every_result_has_one_place_and_main_rows_come_first():
     results = [
         broken(precision="bf16"),
@@ -128,9 +122,6 @@ def test_every_result_has_one_place_and_main_rows_come_first():
     one, other = result(), result(device="cuda")
     assert [row.label for row in run.tables([other])[0].rows] == ["broken"]
     assert [row.label for row in run.tables([other, one])[0].rows] == ["broken", "broken cuda"]
-
-
-# Claims in words
 
 
 def exceptions_of(results, key="a"):
@@ -155,9 +146,6 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
     gone = result(variant="dpo-broken")
     assert claims.verdicts(FAILURE, [gone, broken()])["b"].word == "refuted", "a variant that is gone stops a verdict"
-
-
-# Terminal
 
 
 def test_a_table_of_all_strategies_fits_a_hundred_columns():
@@ -335,9 +323,6 @@ def test_the_environment_can_be_pasted():
     facts = {"python": "3.11", "stack": stack, "gpus": [], "cores": 2, "a": ["b", "c"]}
     text = shown(listing.environment, facts)
     assert text == f"python: 3.11\nstack:\n  torch: 2.13\n  x:\n    y: {'z ' * 79}z\ngpus: none\ncores: 2\na: b, c\n"
-
-
-# junit.xml
 
 
 def test_junit_has_a_case_for_each_cell_and_a_failure_for_what_was_not_expected(tmp_path):
