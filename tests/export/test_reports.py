@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from faultline.base.errors import UsageError
 from faultline.base.packages import pinned
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
@@ -28,7 +27,7 @@ ADDRESSED = [name for name, failure in failures().items() if failure.upstream an
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(ADDRESSED, len(ADDRESSED), lambda name: failures()[name].upstream))
+@pytest.mark.parametrize("name", sampled(ADDRESSED, 4, lambda name: failures()[name].upstream))
 def test_a_report_runs_the_library_that_it_is_for(name):
     """Breaks when maintainers are sent a file in which their library has no part."""
     where = cells.place(reports.shown(failures()[name]))
@@ -96,12 +95,6 @@ def test_a_report_shows_where_each_rank_waits():
         '  File "site-packages/accelerate/accelerator.py", line 3706 in save_state',
         '  File "repro.py", line 52 in save',
     ]
-
-
-def test_a_name_that_matches_no_failure_is_refused():
-    """Breaks when a slip of the pen ends as if every report had been written, and none was."""
-    with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
-        reports.run("zero_double_reductoin")
 
 
 @pytest.mark.usefixtures("no_file")

@@ -185,14 +185,6 @@ def test_the_sites_own_search_finds_pages(page, site):
     assert page.locator("#search-results li a").count() > 5
 
 
-def test_a_committed_page_links_to_the_pages_of_the_site():
-    text = "[one](../repros/rank0_only_save/README.md#x) [two](https://example.org)"
-    relinked = "[one](../failures/rank0_only_save.md#x) [two](https://example.org)"
-    assert docs.relinked(text, ROOT / "docs", "docs/a.md") == relinked
-    with pytest.raises(UsageError, match="leads nowhere"):
-        docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
-
-
 def test_what_the_browser_gets_is_as_it_can_read_it():
     """Breaks when a pattern of Python's fails in a browser, or names aren't broken after their signs and only there."""
     assert answers.for_browser(r"(?s)\A(?P<a>x)\Z") == [r"(?<![\s\S])(?<a>x)(?![\s\S])", "s"]
@@ -230,8 +222,13 @@ def test_what_is_no_remedy_stands_apart_from_what_is_recommended(name, claimed):
     assert recommended.count("<tr><td") == sum(each.kind in REMEDIES for each in failures()[name].claims.values())
 
 
-def test_a_page_says_what_of_it_only_a_clone_has():
-    """Breaks when somebody who installed the package is told to type what they haven't."""
+def test_a_committed_page_links_to_the_site_and_says_what_only_a_clone_has():
+    """Breaks when a link leads nowhere, or somebody who installed the package is told to type what they haven't."""
+    text = "[one](../repros/rank0_only_save/README.md#x) [two](https://example.org)"
+    relinked = "[one](../failures/rank0_only_save.md#x) [two](https://example.org)"
+    assert docs.relinked(text, ROOT / "docs", "docs/a.md") == relinked
+    with pytest.raises(UsageError, match="leads nowhere"):
+        docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
     note = "*Only [a clone](../README.md#install) has `make`.*"
     assert docs.noted("# A\n\nIt tests.\n\n    make test\n") == f"# A\n\nIt tests.\n\n{note}\n\n    make test\n"
     plain = "# A\n\nIt tests.\n\nThey make it: faultline check"
