@@ -559,7 +559,8 @@ def folded(text, **known):
 
 
 def test_what_is_known_is_decided():
-    """Breaks when a branch, a look-up or a table that the remedy decides stays in the code, or a comment goes."""
+    """Breaks when a branch, a look-up or a table that the remedy decides stays in the code, a comment goes, or a file
+    makes columns that its trainer doesn't want, or loses one that it does."""
     text = """
         def scenario(remedy):
             small = remedy == "small"
@@ -577,10 +578,6 @@ def test_what_is_known_is_decided():
     """
     left = ["# stays", "c(rows=4)  # stays too", "d(look, None)", "return size, 'seen-1'"]
     assert folded(text, remedy="seen").splitlines() == ["def scenario(remedy):", *(f"    {line}" for line in left)]
-
-
-def test_a_comprehension_over_known_names_is_written_out():
-    """Breaks when a file makes columns that its trainer doesn't want, or loses one that it does."""
     text = """
         def rows(columns):
             made = []
@@ -590,9 +587,21 @@ def test_a_comprehension_over_known_names_is_written_out():
                 other = {column: a for column in lines}
             return made, other
     """
-    left = folded(text, columns="z x")
-    assert 'made.append({"z": 1, "x": a})' in left.replace("'", '"')
-    assert "row =" not in left and "for column in lines" in left
+    written_out = folded(text, columns="z x")
+    assert 'made.append({"z": 1, "x": a})' in written_out.replace("'", '"')
+    assert "row =" not in written_out and "for column in lines" in written_out
+    text = """
+    def f(remedy):
+        others = {}
+        others["x"] = 1
+        name = "a"
+        for name in others:
+            g(name)
+        items = []
+        items.append(2)
+        return others, name, items
+    """
+    assert folded(text, remedy="x") == textwrap.dedent(text).strip(), "what is bound twice or changed is no constant"
 
 
 @pytest.mark.parametrize(
@@ -633,22 +642,6 @@ def test_what_is_replaced_in_files_has_these_names():
     for module, name, simpler in (*special_cases.COMPARABLE, *special_cases.SIMPLER):
         source = (paths.ROOT / f"{module.replace('.', '/')}.py").read_text()
         assert f"def {name}(" in source and f"def {simpler}(" in source
-
-
-def test_what_changes_is_left_alone():
-    """The near miss: breaks when a name that is bound twice or changed is taken for a constant."""
-    text = """
-    def f(remedy):
-        others = {}
-        others["x"] = 1
-        name = "a"
-        for name in others:
-            g(name)
-        items = []
-        items.append(2)
-        return others, name, items
-    """
-    assert folded(text, remedy="x") == textwrap.dedent(text).strip()
 
 
 def test_only_functions_that_nothing_uses_go():

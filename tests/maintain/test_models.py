@@ -62,12 +62,8 @@ def test_a_difference_has_its_known_failure_and_its_place():
     assert (difference.failure, difference.did, difference.text) == ("", str(Did("diverges", "unmoved")), "moves not")
     assert difference.cells == ("fsdp2/reentrant",) and difference.example == wrong.cell.id
     assert made.outcomes == {"ddp/off": "trains", "fsdp2/reentrant": "diverges"}
-
-
-def test_a_mode_that_a_model_does_not_have_is_explained():
-    """Breaks when the page has a dash of which nobody can know what it says."""
-    why = "ConvNext has no gradient checkpointing"
-    modes = ("reentrant", "non-reentrant")
+    # A mode that a model doesn't have is a dash on the page, which is explained below.
+    modes, why = ("reentrant", "non-reentrant"), "ConvNext has no gradient checkpointing"
     cells = [entries.entry(cell()), *(entries.entry(cell(mode=mode), "impossible", detail=why) for mode in modes)]
     rows = [models_record.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
     assert not rows[0].differences

@@ -182,9 +182,7 @@ def test_commands_that_are_shown_exist_with_their_options(asked, monkeypatch):
         wrong += [" ".join(name)] if code else []
     for words in COMMANDS:
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        wrong += (
-            [f"{' '.join(words)}: {', '.join(options - known[verb(words)])}"] if options - known[verb(words)] else []
-        )
+        wrong += [f"{' '.join(words)}: {option}" for option in options - known[verb(words)]]
     assert not wrong, "there are no such commands or options"
 
 

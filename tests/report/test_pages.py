@@ -136,7 +136,8 @@ def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
 
 
 def test_the_whole_matrix_can_be_filtered(opened, everything):
-    """Breaks when a filter leaves other cells than it says, or hides a failure that has some."""
+    """Breaks when a filter leaves other cells than it says, hides a failure that has some, or a word of a report
+    upstream leads nowhere."""
     assert visible(opened) == sorted(entry.cell.id for entry in everything)
     assert not opened.locator("#gpus").is_visible(), "a run on the CPU says nothing about GPUs"
     assert opened.inner_text("#summary").startswith(f"{len(everything):,} cells, ")
@@ -177,10 +178,7 @@ def test_the_whole_matrix_can_be_filtered(opened, everything):
     opened.click("#nothing button")
     assert visible(opened) == sorted(entry.cell.id for entry in everything)
     assert not opened.locator("#nothing").is_visible() and "?" not in opened.url
-
-
-def test_claims_and_records_are_searched_too(opened, everything):
-    """Breaks when a word of a report upstream leads nowhere, or one that says where a cell is leads to everything."""
+    # A word that says where a cell is stays with cells; any other may be in its failure's claims and records.
     opened.fill("#text", "MiniCPM")
     shown = {name.split("/")[0] for name in visible(opened)}
     records = {name: " ".join(failure.records).lower() for name, failure in loading.failures().items()}
@@ -254,12 +252,6 @@ def test_a_link_of_the_contents_shows_the_heading(chromium, measured):
             page.goto("about:blank")
             page.goto(there)
             assert 0 <= page.evaluate(under) < 100, f"a page that was opened there scrolls elsewhere at {width}"
-
-
-def test_the_timeline_shows_versions_without_a_pointer(chromium, measured):
-    with watched(chromium, measured["timeline"]) as page:
-        shown = page.locator("table").first.inner_text()
-    assert all(version in shown for stack in committed().stacks for version in stack.versions.values())
 
 
 def test_a_cells_details_are_its_own(opened, everything):
@@ -380,7 +372,7 @@ def test_the_button_chooses_for_good(chromium, measured):
         assert opened.evaluate(paper) == light
 
 
-def test_a_page_says_what_it_is_also_of_nothing_and_without_scripts(chromium, tmp_path):
+def test_a_page_says_what_it_is_also_of_nothing_and_without_scripts(chromium, measured, tmp_path):
     file = tmp_path / "2026-11-23T16-06-18" / "report.html"
     file.parent.mkdir()
     report_page.write(file, [], RunInfo(finished=False))
@@ -391,3 +383,7 @@ def test_a_page_says_what_it_is_also_of_nothing_and_without_scripts(chromium, tm
         assert page.title() == page.inner_text("h1") == "Faultline run: 2 cells, 1 unexpected, 2026-11-23"
     with watched(chromium, file, java_script_enabled=False) as page:
         assert "faultline report" in page.inner_text("noscript")
+    with watched(chromium, measured["timeline"]) as page:
+        shown = page.locator("table").first.inner_text()
+    versions = [version for stack in committed().stacks for version in stack.versions.values()]
+    assert not [version for version in versions if version not in shown], "only a pointer shows these"

@@ -135,9 +135,7 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     results += [result(strategy="zero2", **mended)]
     results += [result(strategy="zero2", checkpointing="reentrant", outcome="diverges", signature="nan", **mended)]
     assert exceptions_of(results) == ["diverges (nan) under zero2 (reentrant)"]
-    assert exceptions_of([broken(), broken(variant="mended")]) == ["raises (torn)"], (
-        "the place is said though it is everywhere"
-    )
+    assert exceptions_of([broken(), broken(variant="mended")]) == ["raises (torn)"], "everywhere is no place"
     assert exceptions_of([broken(), result(variant="mended")]) == []
     # Another world size is named only for what the default doesn't show.
     same = [entry(variant=v, world_size=w) for w in (2, 4) for entry, v in ((broken, "broken"), (broken, "mended"))]
@@ -186,12 +184,9 @@ def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
     assert shown(report_terminal.unexpected, [result()]).strip().count("\n") == 0
     several = shown(report_terminal.unexpected, [broken(variant=f"v{i}") for i in range(45)])
     assert several.count("faultline run") == 40 and "and 5 more" in several
-
-
-def test_a_cell_without_evidence_is_never_as_expected():
-    entry = result(outcome="invalid", signature="evidence")
-    assert "1 not as expected" in shown(report_terminal.tables, [entry])
-    assert entry.cell.id in shown(report_terminal.unexpected, [entry])
+    unproved = result(outcome="invalid", signature="evidence")  # which is never as expected
+    assert "1 not as expected" in shown(report_terminal.tables, [unproved])
+    assert unproved.cell.id in shown(report_terminal.unexpected, [unproved])
 
 
 def test_hostile_text_does_not_steer_the_terminal():

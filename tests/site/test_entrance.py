@@ -79,9 +79,7 @@ def test_a_release_shows_what_was_measured_on_it(page, site):
     assert f"{len(failures()) - len(ran)} more were not run there" in page.inner_text("#count")
     page.select_option("select[name=release]", "")
     assert page.inner_text(".card .where").startswith("today: ")
-
-
-def test_the_filters_are_in_the_address(page, site):
+    # The filters are in the address.
     page.goto((site / "index.html").as_uri())
     page.select_option("select[name=strategy]", "zero2")
     page.select_option("select[name=release]", "deepspeed==0.18.2")

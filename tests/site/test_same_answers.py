@@ -16,8 +16,6 @@ from faultline.site import answers, build
 pytestmark = pytest.mark.slow
 
 SCRIPT = build.HERE / "theme" / "diagnose.js"
-
-
 ALIKE = "element 0 of tensors does not require grad and does not have a grad_fn"
 REDUCED = "Error: AssertionError: The parameter 291 has already been reduced"
 LOST = "[rank3]:[E1003 10:11:12 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x"
