@@ -203,8 +203,8 @@ def test_a_file_has_what_its_cell_needs_and_nothing_of_this_repository(cell, nee
     assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
     assert "sys.exit(print(" not in text
     prose = issue.write_issue(where).partition("<details>")[0]
-    told = [answer for code, answer in issue.CHANGED.items() if code in text]
-    assert [answer for answer in issue.CHANGED.values() if answer in prose] == told, "patches that nobody is told of"
+    patches = [answer for code, answer in issue.CHANGED.items() if code in text]
+    assert [answer for answer in issue.CHANGED.values() if answer in prose] == patches, "patches that nobody is told of"
     if "reference = train(" in text:
         assert text.index("reference = train(") < text.index("dist.init_process_group("), "it is alone after all met"
     assert ("the words" in text or "room for what" in text) <= ("VOCABULARY" in text), "the words are not there"

@@ -111,8 +111,8 @@ def test_modes_that_were_not_run_are_not_any(modes):
 def test_claims_are_told_with_counts_and_with_where_they_fail():
     text = readmes.measured_part(FAILURE, run())
     few = len(ZERO3) - 1
-    told = f"conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
-    assert rf"| a | mend it with `a \| b` | {told}" in text
+    shown = f"conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
+    assert rf"| a | mend it with `a \| b` | {shown}" in text
     assert re.search(r"raises \(torn\) under [^|]*zero3-small[^|]* \(reentrant\) in broken", text)
     alone = readmes.measured_part(FAILURE, [result("mended", "ddp", "off")])
     assert "| b | pray | untested | no cell could tell |" in alone

@@ -90,8 +90,8 @@ def test_what_proves_nothing_is_not_recorded():
     assert not merging.rows(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
     assert not merging.rows(several, [did(on("ddp"), gpu="")]) and not merging.rows(Machine(), [did(on("ddp"), gpu="")])
     # Of a variant that was renamed since, no run can ever renew a row.
-    gone = [f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "no_such_failure/broken/ddp/off/fp32/w2/cuda"]
-    rows = [on_gpus.Row(name, "nccl", "trains") for name in gone]
+    renamed = [f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "no_such_failure/broken/ddp/off/fp32/w2/cuda"]
+    rows = [on_gpus.Row(name, "nccl", "trains") for name in renamed]
     [each] = merging.merged([on_gpus.Measured(MACHINES[0], rows)], [])
     assert not each.rows
     [(machine, row)] = merging.rows(MACHINE, [did(on("ddp"), "impossible", gpu="")])

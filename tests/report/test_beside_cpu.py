@@ -178,5 +178,5 @@ def test_junit_says_what_an_expectation_rests_on(tmp_path):
     junit.write(tmp_path / "junit.xml", every)
     suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
-    told = {case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")} for case in suite}
-    assert [told[each.cell.name].get("basis") for each in every] == ["cpu", None]
+    basis = {case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")} for case in suite}
+    assert [basis[each.cell.name].get("basis") for each in every] == ["cpu", None]

@@ -142,8 +142,8 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     differs = [broken(strategy="zero2", world_size=w) for w in (2, 4)]
     differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
     assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
-    gone = result(variant="dpo-broken")
-    assert claims.verdicts(FAILURE, [gone, broken()])["b"].word == "refuted", "a variant that is gone stops a verdict"
+    of_old = result(variant="dpo-broken")
+    assert claims.verdicts(FAILURE, [of_old, broken()])["b"].word == "refuted", "a variant that is gone stops it"
 
 
 def test_a_table_of_all_strategies_fits_a_hundred_columns():
@@ -330,8 +330,8 @@ def test_junit_has_a_case_for_each_cell_and_a_failure_for_what_was_not_expected(
     failed = cases["broken/zero2/off/fp32/w2/cpu"]
     assert failed.get("classname") == "example" and failed.get("time") == "0.250"
     assert failed.find("failure").get("message") == "expected trains, got raises (torn)"
-    told = {each.get("name"): each.get("value") for each in failed.iter("property")}
-    assert told == {"outcome": "raises", "signature": "torn", "verdict": "unexpected failure"}
+    properties = {each.get("name"): each.get("value") for each in failed.iter("property")}
+    assert properties == {"outcome": "raises", "signature": "torn", "verdict": "unexpected failure"}
     assert cases["broken/fsdp2/off/fp32/w2/cpu"].find("skipped").get("message") == "not here"
     assert cases["broken/zero1/off/fp32/w2/cpu"].find("failure") is not None, "a cell without evidence passed"
     assert cases["broken/ddp/off/fp32/w2/cpu"].find("failure") is None

@@ -116,8 +116,8 @@ def test_axe_has_nothing_serious_to_say(page, site, scheme, width):
     serious = []
     for name in PAGES:
         page.goto((site / f"{name}.html").as_uri())
-        found = [each for each in Axe().run(page).response["violations"] if each["impact"] in SERIOUS]
-        serious += [f"{name}: {each['id']}: {each['nodes'][0]['html'][:120]}" for each in found]
+        violations = [each for each in Axe().run(page).response["violations"] if each["impact"] in SERIOUS]
+        serious += [f"{name}: {each['id']}: {each['nodes'][0]['html'][:120]}" for each in violations]
     assert not serious
 
 
