@@ -60,7 +60,6 @@ RUN = (
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
     "zero_weights_loaded_after_initialize/broken/zero2/off/fp32/w2/resumed/cpu",
 )
-
 ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
 LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"

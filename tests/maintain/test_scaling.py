@@ -32,6 +32,7 @@ def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slot
     assert replayed.seconds * slots >= stacks * sum(durations.likely(CELLS)) + scaling.MADE + scaling.FIRST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stacks", "slots"), [(2, 20), pytest.param(10, 100, marks=pytest.mark.nightly)])
 def test_many_slots_are_busy_nine_tenths_of_the_time(stacks, slots):
     """Breaks when the schedule of a cluster leaves slots idle, or makes an environment for a few cells."""

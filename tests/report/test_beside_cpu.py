@@ -148,6 +148,7 @@ def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_pat
     assert code == EXIT_AS_EXPECTED and "GPU" not in out and not (run.path / "gpu-results.zip").exists()
 
 
+@pytest.mark.slow
 def test_show_and_list_say_what_is_known_of_gpus(capsys):
     """Breaks when a guess about GPUs, or a run on an older stack, passes for measured on today's, or nobody learns of
     what was measured."""
