@@ -1,7 +1,5 @@
 """What cells cost is measured on cells that can be run outside of the matrix as well."""
 
-from __future__ import annotations
-
 import pytest
 
 from faultline.base.paths import REPROS

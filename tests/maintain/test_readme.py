@@ -26,13 +26,10 @@ from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
-from faultline.cli.app import main
 from faultline.maintain import overview, screenshots
 from faultline.observations import store, verdicts
-from faultline.ranks.report import Report
-from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import RankError, result
+from faultline.runs.results import RankError
+from tests.support import entries
 
 ROOT = paths.ROOT
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,24 +77,14 @@ def verb(words):
     return words[:2] if words[0] == "maintain" else words[:1]
 
 
-COMMANDS = sorted(
-    {
-        words
-        for file in MARKDOWN
-        for words in commands(file.read_text(encoding="utf-8"))
-        if words[1:] or words[0] != "maintain"
-    }
-)
+EVERY = {words for file in MARKDOWN for words in commands(file.read_text(encoding="utf-8"))}
+COMMANDS = EVERY - {("maintain",)}
 
 
-def test_the_readme_takes_two_minutes():
-    """Breaks when the README grows into a manual; the rest has a page in docs/."""
+def test_the_readme_takes_two_minutes_and_every_page_is_in_the_index():
+    """Breaks when the README grows into a manual, or nobody can find the page in docs/ that has the rest."""
     assert len(README.splitlines()) <= 150
     assert max(map(len, README.splitlines())) <= 200, "a table of the README is too wide"
-
-
-def test_every_page_is_in_the_index():
-    """Breaks when nobody can find a page."""
     linked = set(re.findall(r"\]\((\w[\w.-]*\.md)\)", PAGES["docs/README.md"]))
     assert linked == {file.name for file in FILES if file.parent.name == "docs"} - {"README.md"}
     assert "docs/README.md" in README and "CONTRIBUTING.md" in README
@@ -109,26 +96,24 @@ def anchors(text):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_links_lead_to_files_and_headings(file):
+def test_links_lead_to_files_and_headings():
     """Breaks when a page or a heading is renamed and a link to it isn't."""
-    text = re.sub(r"`[^`\n]*`", "", without_blocks(file.read_text(encoding="utf-8")))
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"https?:", target):
+    broken = []
+    for file in MARKDOWN:
+        text = re.sub(r"`[^`\n]*`", "", without_blocks(file.read_text(encoding="utf-8")))
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
             path, _, anchor = target.partition("#")
             there = (file.parent / path).resolve() if path else file
-            assert there.exists(), f"{target} doesn't exist"
-            assert not anchor or anchor in anchors(there.read_text(encoding="utf-8")), f"{target} has no such heading"
+            if not there.exists() or (anchor and anchor not in anchors(there.read_text(encoding="utf-8"))):
+                broken.append(f"{file.relative_to(ROOT)}: {target}")
+    assert not broken
 
 
 def test_the_table_of_outcomes_is_the_oracles():
     for page, title in (("docs/outcomes.md", "Outcomes"), ("docs/glossary.md", "outcome")):
         names = [code(row[0])[0] for row in rows(section(page, title))]
         assert names == [*Outcome], "a page has an outcome that there isn't, or the other way round"
-
-
-def test_the_outcomes_docstring_names_them_all():
-    assert [line.split()[0] for line in Outcome.__doc__.splitlines()[2:] if line.strip()] == list(Outcome)
+    assert [line.split()[0] for line in Outcome.__doc__.splitlines()[2:] if line.strip()] == names
 
 
 def test_the_glossary_has_every_term():
@@ -143,9 +128,7 @@ def test_the_glossary_has_every_term():
 
 
 def test_the_table_of_keys_is_a_results():
-    entry = result(
-        Cell("f", "v", "s"), Judgement(Outcome.TRAINS), Ended([RankEnd(Report())]), {}, Expectation(), "expected"
-    ).as_json()
+    entry = entries.entry(Cell("f", "v", "s")).as_json()
     table = rows(section("docs/formats.md", "cells.jsonl"))
     assert [key for keys, _ in table for key in code(keys)] == [*entry], "whoever reads cells.jsonl is misled"
     values = {keys: code(text) for keys, text in table}
@@ -187,24 +170,20 @@ def test_the_verdicts_of_cells_are_the_runs():
     assert table == [cells_expected.verdict(*each) for each in done]
 
 
-def test_commands_are_read_from_the_pages():
-    """Breaks when the tests of commands below look at none."""
-    commands = "diagnose check audit export is-safe bisect reproduce timeline run explore list show report maintain"
-    assert {*commands.split(), "explain", "completion"} == {words[0] for words in COMMANDS}
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
-def test_commands_that_are_shown_exist_with_their_options(words, capsys, monkeypatch):
-    """Breaks when a page shows a command or an option that there isn't."""
+def test_commands_that_are_shown_exist_with_their_options(asked, monkeypatch):
+    """Breaks when a page shows a command or an option that there isn't, or no page shows a command."""
     monkeypatch.setattr(app.app(), "console", Console(width=300))
-    try:
-        code = main([*verb(words), "--help"])
-    except SystemExit as leaving:
-        code = leaving.code
-    help_text = capsys.readouterr().out
-    assert not code, f"there is no {' '.join(verb(words))}"
-    options = {word.partition("=")[0] for word in words if word.startswith("--")}
-    assert options <= {*re.findall(r"--[a-z][\w-]*", help_text), "--help"}
+    verbs = "diagnose check audit export is-safe bisect reproduce timeline run explore list show report maintain"
+    assert {*verbs.split(), "explain", "completion"} == {words[0] for words in COMMANDS}
+    wrong, known = [], {}
+    for name in {verb(words) for words in COMMANDS}:
+        code, help_text, _ = asked(*name, "--help")
+        known[name] = {*re.findall(r"--[a-z][\w-]*", help_text), "--help"}
+        wrong += [" ".join(name)] if code else []
+    for words in COMMANDS:
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        wrong += [f"{' '.join(words)}: {option}" for option in options - known[verb(words)]]
+    assert not wrong, "there are no such commands or options"
 
 
 def test_targets_and_variables_that_are_shown_exist():
@@ -274,17 +253,16 @@ def example(page, command):
     return shlex.split(first)[2:], lines
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/diagnose.md"])
-def test_the_diagnosis_that_is_shown_is_what_is_printed(page, monkeypatch, asked, tmp_path):
+def test_the_diagnosis_that_is_shown_is_what_is_printed(monkeypatch, asked, tmp_path):
     """Breaks when a reader is shown an answer that the command doesn't give; dots stand for what is left out."""
     (tmp_path / "faultline").symlink_to(ROOT / "bin" / "faultline")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "300")
-    words, lines = example(page, "diagnose")
-    code, printed, _ = asked(*words)
-    assert code == 0
-    assert shows(lines, printed), f"{page} shows what diagnose doesn't print"
+    for page in ("README.md", "docs/diagnose.md"):
+        words, lines = example(page, "diagnose")
+        code, printed, _ = asked(*words)
+        assert code == 0 and shows(lines, printed), f"{page} shows what diagnose doesn't print"
 
 
 def masked(text):
@@ -301,13 +279,8 @@ def test_the_check_that_is_shown_is_what_is_printed():
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert shows(masked("\n".join(lines)).splitlines(), masked(done.stdout)), done.stdout
-
-
-def test_the_readme_shows_lines_of_that_check():
-    """Breaks when the first example of the README isn't what `check` prints."""
-    _, lines = example("docs/check.md", "check")
     first = blocks(README)[0].splitlines()
-    assert first[0].startswith("≠ diverges") and {*first} <= {*lines}
+    assert first[0].startswith("≠ diverges") and {*first} <= {*lines}, "the README's first example is of another check"
 
 
 def test_pictures_are_there_small_and_ask_nobody():
@@ -331,8 +304,6 @@ def test_the_terminals_pictures_show_what_is_printed():
     assert "raises [red] <script>alert(1)</script> ✗" in text.replace("\xa0", " ")
     assert "url(http" not in drawn and "font-face" not in drawn
 
-
-@pytest.mark.parametrize("command", screenshots.COMMANDS.values())
-def test_what_is_pictured_can_be_asked(command):
-    _, bound, _ = app.app().parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
-    assert select(loading.failures(), bound.arguments["axes"].selection()), "no cell is all of that"
+    for command in screenshots.COMMANDS.values():
+        _, bound, _ = app.app().parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+        assert select(loading.failures(), bound.arguments["axes"].selection()), f"no cell is all of that: {command}"

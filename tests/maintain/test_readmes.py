@@ -11,21 +11,14 @@ import pytest
 from faultline import strategies
 from faultline.base import markdown
 from faultline.base.errors import UsageError
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
 from faultline.maintain import readmes
 from faultline.runs.results import Deviation, Rounding
 from tests.support import entries
 
-FAILURE = Failure(
-    title="A failure for these tests",
-    since="",
-    until="",
-    errors={"torn": "torn"},
-    variants=(Variant("broken"), Variant("mended"), Variant("broken", trainer="sft", strategies=("ddp",))),
-    claims={"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")},
-    name="example",
-)
+CLAIMS = {"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")}
+FAILURE = replace(entries.FAILURE, claims=CLAIMS)
 ZERO3 = [name for name in strategies.names() if name.startswith("zero3")]
 
 
@@ -56,39 +49,25 @@ def rewrite(file, results):
     return markdown.put(file, lambda: readmes.measured_part(FAILURE, results))
 
 
-PAGE = f"# Title\n\nbefore ✓\n\n{markdown.BEGIN}\nold\n{markdown.END}\n\nafter\n"
+BEFORE = f"# Title\n\nbefore ✓; write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
+PAGE = f"{BEFORE}{markdown.BEGIN}\nold\n{markdown.END}\n\nafter\n"
 
 
 def test_only_what_stands_between_the_markers_changes(write):
-    file = write(PAGE)
-    assert rewrite(file, run()) == f"{file}: rewritten"
+    """Breaks when a README loses what somebody wrote, can't explain its lines, or depends on who came first."""
+    file, results = write(PAGE), run()
+    assert rewrite(file, results) == f"{file}: rewritten"
     text = file.read_text(encoding="utf-8")
-    before, after = text.split(markdown.BEGIN)[0], text.split(markdown.END)[1]
-    assert (before, after) == ("# Title\n\nbefore ✓\n\n", "\n\nafter\n")
+    assert text.startswith(f"{BEFORE}{markdown.BEGIN}\n") and text.endswith(f"{markdown.END}\n\nafter\n")
     assert "old" not in text
-    assert rewrite(file, run()) == f"{file}: unchanged"
+    for seed in range(3):
+        random.Random(seed).shuffle(results)
+        assert rewrite(file, results) == f"{file}: unchanged"
     assert file.read_text(encoding="utf-8") == text
 
 
-def test_a_text_may_speak_of_the_markers(write):
-    """Breaks when a README that explains its lines can't be rewritten."""
-    expected = f"Write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
-    file = write(expected + PAGE)
-    assert rewrite(file, run()).endswith("rewritten")
-    assert file.read_text(encoding="utf-8").startswith(expected) and "old" not in file.read_text(encoding="utf-8")
-
-
-def test_the_order_of_results_changes_nothing(write):
-    file, results = write(PAGE), run()
-    rewrite(file, results)
-    for seed in range(3):
-        random.Random(seed).shuffle(results)
-        assert rewrite(file, results).endswith("unchanged"), "the README depends on who came first"
-
-
 @pytest.mark.parametrize(
-    "text",
-    ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE],
+    "text", ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE]
 )
 def test_without_its_two_markers_a_readme_is_left_alone(write, text):
     file = write(text)
@@ -132,16 +111,11 @@ def test_modes_that_were_not_run_are_not_any(modes):
 def test_claims_are_told_with_counts_and_with_where_they_fail():
     text = readmes.measured_part(FAILURE, run())
     few = len(ZERO3) - 1
-    assert (
-        rf"| a | mend it with `a \| b` | conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
-        in text
-    )
+    shown = f"conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
+    assert rf"| a | mend it with `a \| b` | {shown}" in text
     assert re.search(r"raises \(torn\) under [^|]*zero3-small[^|]* \(reentrant\) in broken", text)
-
-
-def test_a_claim_that_no_cell_can_tell_is_untested():
-    text = readmes.measured_part(FAILURE, [result("mended", "ddp", "off")])
-    assert "| b | pray | untested | no cell could tell |" in text
+    alone = readmes.measured_part(FAILURE, [result("mended", "ddp", "off")])
+    assert "| b | pray | untested | no cell could tell |" in alone
 
 
 def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
@@ -151,9 +125,8 @@ def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
     text = readmes.measured_part(FAILURE, run() + same + differs)
     assert "Different outside of that table: with bf16, zero3: diverges `nan` rather than trains." in text
     assert "4 ranks" not in text
-    assert "Different" not in readmes.measured_part(FAILURE, run()) and "same" not in readmes.measured_part(
-        FAILURE, run()
-    )
+    usual = readmes.measured_part(FAILURE, run())
+    assert "Different" not in usual and "same" not in usual
 
 
 def test_what_the_tolerances_rest_on_comes_from_the_run():
@@ -175,13 +148,10 @@ def test_what_the_tolerances_rest_on_comes_from_the_run():
     assert quiet.startswith("| bf16 | 1 | 1.0e-02 |") and "| none | 0 | none | none |" in quiet
 
 
-def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():
+def test_a_gpu_next_to_the_cpu_does_not_mix_with_it_and_hostile_text_stays_in_its_table_cell():
     on_gpu = [result("broken", "ddp", mode, "hangs", "no-progress", device="cuda") for mode in CHECKPOINTING]
     assert "hangs" not in readmes.measured_part(FAILURE, run() + on_gpu)
     assert "on a GPU" in readmes.measured_part(FAILURE, on_gpu)
-
-
-def test_hostile_text_stays_in_its_table_cell():
     hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
     lines = readmes.measured_part(FAILURE, [hostile]).splitlines()
     assert r"| `broken` | ddp | off | raises `x \| y \| <img> \| z` |" in lines

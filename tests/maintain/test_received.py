@@ -79,15 +79,8 @@ def test_what_somebody_measured_is_expected_in_later_runs(capsys, observations, 
     assert row.backend == "gloo" and (machine.gpu, machine.nccl, machine.driver) == (MODEL, "2.27.7", "580.65.06")
     assert [error.text for error in store.errors().values()] == ["RuntimeError: something new"]
     before = {path: path.read_bytes() for path in observations.rglob("*.jsonl")}
-    record.run([str(file)])
+    record.run([str(tmp_path / "run")])  # the folder itself, which says the same
     assert {path: path.read_bytes() for path in observations.rglob("*.jsonl")} == before, "recording twice adds nothing"
-
-
-def test_a_folder_of_ones_own_run_is_recorded_as_its_file_is(observations, tmp_path):
-    """Breaks when a maintainer's own GPUs count less than a stranger's."""
-    folder(tmp_path / "own", did(on("zero2"), "diverges", "differs"))
-    record.run([str(tmp_path / "own")])
-    assert expectation(on("zero2")).outcome == "diverges"
 
 
 def test_what_proves_nothing_is_not_recorded():
@@ -96,15 +89,16 @@ def test_what_proves_nothing_is_not_recorded():
     several = Machine(("A", "B"))
     assert not merging.rows(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
     assert not merging.rows(several, [did(on("ddp"), gpu="")]) and not merging.rows(Machine(), [did(on("ddp"), gpu="")])
+    # Of a variant that was renamed since, no run can ever renew a row.
+    renamed = [f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "no_such_failure/broken/ddp/off/fp32/w2/cuda"]
+    rows = [on_gpus.Row(name, "nccl", "trains") for name in renamed]
+    [each] = merging.merged([on_gpus.Measured(MACHINES[0], rows)], [])
+    assert not each.rows
     [(machine, row)] = merging.rows(MACHINE, [did(on("ddp"), "impossible", gpu="")])
     assert machine.gpu == MODEL and row.backend == ""
-
-
-def test_a_cell_without_ranks_is_of_the_machine_that_the_others_report():
-    """Breaks when an impossible cell of an interrupted run is recorded for a machine without CUDA and NCCL."""
-    unfinished = Machine(MACHINE.gpus, MACHINE.driver)
+    unfinished = Machine(MACHINE.gpus, MACHINE.driver)  # as of an interrupted run, without CUDA and NCCL
     rows = merging.rows(unfinished, [did(on("ddp")), did(on("zero2"), "impossible", gpu="")])
-    assert len(rows) == 2 and rows[0][0] == rows[1][0]
+    assert len(rows) == 2 and rows[0][0] == rows[1][0], "a cell without ranks is of another machine"
 
 
 MACHINES = [on_gpus.Machine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
@@ -123,63 +117,42 @@ FOUND = st.lists(
 )
 
 
-@given(FOUND, FOUND)
-def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found):
-    """Breaks when a file that comes twice doubles a row, or an older run outlives a newer one."""
+@given(FOUND, FOUND, st.randoms(use_true_random=False))
+def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found, random):
+    """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or what is committed hangs
+    on whose file came first."""
     once = merging.merged(merging.merged([], before), found)
     assert merging.merged(once, found) == once
     rows = {(each.machine.name, row.cell): row for each in once for row in each.rows}
     newest = {(machine.name, row.cell): row for machine, row in (*before, *found)}
     assert rows == newest and sum(len(each.rows) for each in once) == len(newest)
-
-
-@given(FOUND, st.randoms(use_true_random=False))
-def test_law_the_order_of_files_makes_no_difference(found, random):
-    """Breaks when what is committed hangs on whose file came first."""
-    shuffled = random.sample(found, len(found))
-    assert merging.merged([], shuffled) == merging.merged([], found)
     apart = []
-    for one in shuffled:
+    for one in random.sample(found, len(found)):
         apart = merging.merged(apart, [one])
-    assert apart == merging.merged([], found)
-
-
-def test_cells_that_the_matrix_has_no_more_are_dropped():
-    """Breaks when a renamed variant leaves rows behind that no run can ever renew."""
-    renamed = on_gpus.Row(f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "nccl", "trains")
-    unknown = on_gpus.Row("no_such_failure/broken/ddp/off/fp32/w2/cuda", "nccl", "trains")
-    [each] = merging.merged([on_gpus.Measured(MACHINES[0], [renamed, unknown])], [])
-    assert not each.rows
+    assert apart == merging.merged([], found) == merging.merged([], random.sample(found, len(found)))
 
 
 OTHER = did(on("zero2"))
+NOT_THERE = [replace(OTHER.cell, **change) for change in ({"device": "cpu"}, {"variant": "no"}, {"failure": "no"})]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("strange", "words"),
     [
-        ({"id": "x"}, "no result of this version"),
-        ({"outcome": "wins"}, "there is no outcome 'wins'"),
-        ({"outcome": "raises", "signature": "<script>"}, "raises has no signature '<script>'"),
-        ({"outcome": "trains", "signature": "differs"}, "trains has no signature 'differs'"),
-        ({"stack": {"torch": "2.0.0"}}, "it was run with torch 2.0.0, and no file of stacks/ has"),
-        ({"detail": "x" * 30_000}, "a text is longer than 20,000 characters"),
-        ({"ranks": [{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]}, "names a machine as no driver does"),
+        (line(OTHER, id="x"), "no result of this version"),
+        (line(OTHER, outcome="wins"), "there is no outcome 'wins'"),
+        (line(OTHER, outcome="raises", signature="<script>"), "raises has no signature '<script>'"),
+        (line(OTHER, outcome="trains", signature="differs"), "trains has no signature 'differs'"),
+        (line(OTHER, stack={"torch": "2.0.0"}), "it was run with torch 2.0.0, and no file of stacks/ has"),
+        (line(OTHER, detail="x" * 30_000), "a text is longer than 20,000 characters"),
+        (line(OTHER, ranks=[{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]), "names a machine as no driver does"),
+        *((line(replace(OTHER, cell=cell)), "is no cell of the matrix on GPUs") for cell in NOT_THERE),
     ],
+    ids=lambda text: text[:20],
 )
-def test_a_result_that_no_run_writes_is_refused(tmp_path, changes, words):
-    """Breaks when a stranger's line can put a name or a text into the observations that no run would."""
-    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{line(OTHER, **changes)}\n"), words)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [replace(on("ddp"), device="cpu"), replace(on("ddp"), variant="no_such"), replace(on("ddp"), failure="no_such")],
-)
-def test_a_cell_that_the_matrix_does_not_have_on_gpus_is_refused(tmp_path, cell):
-    """Breaks when rows of unknown cells, or of the CPU, come into the observations."""
-    strange = line(replace(did(on("ddp")), cell=cell))
-    refuses(packed(tmp_path, run="{}", cells=strange), "is no cell of the matrix on GPUs")
+def test_a_result_that_no_run_writes_is_refused(tmp_path, strange, words):
+    """Breaks when a stranger's line can put a cell, a name or a text into the observations that no run would."""
+    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{strange}\n"), words)
 
 
 @pytest.mark.parametrize(
@@ -199,23 +172,16 @@ def test_another_file_is_refused(tmp_path, files, words):
     refuses(packed(tmp_path, **files), words)
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch, tmp_path):
-    """Breaks when a small file takes all memory: no more is read of one than it may hold."""
-    monkeypatch.setattr(received, "LARGEST", {"run.json": 1000, "cells.jsonl": 1000})
-    refuses(packed(tmp_path, run="{}", cells=" " * 1001), "cells.jsonl is larger than")
-
-
-def test_what_is_no_zip_file_or_a_damaged_one_is_refused(tmp_path):
-    """Breaks when a truncated upload ends in a traceback."""
-    whole = packed(tmp_path, run="{}", cells=line(did(on("ddp"))))
+def test_a_bomb_a_damaged_file_and_one_that_contradicts_itself_are_refused(monkeypatch, tmp_path):
+    """Breaks when a small file takes all memory, a truncated upload ends in a traceback, or the last of two
+    contradicting lines counts without a word."""
+    cells = f"{line(did(on('ddp')))}\n{line(did(on('ddp'), 'diverges', 'differs'))}\n"
+    whole = packed(tmp_path, run="{}", cells=cells)
+    refuses(whole, "is there twice")
     content = whole.read_bytes()
     for damaged in (b"", b"hello", content[: len(content) // 2], content.replace(content[60:80], bytes(20))):
         whole.write_bytes(damaged)
         refuses(whole, "it can't be unpacked")
     refuses(tmp_path / "not-there.zip", "it can't be unpacked")
-
-
-def test_a_cell_that_is_there_twice_is_refused(tmp_path):
-    """Breaks when the last of two contradicting lines counts without a word."""
-    cells = f"{line(did(on('ddp')))}\n{line(did(on('ddp'), 'diverges', 'differs'))}\n"
-    refuses(packed(tmp_path, run="{}", cells=cells), "is there twice")
+    monkeypatch.setattr(received, "LARGEST", {"run.json": 1000, "cells.jsonl": 1000})
+    refuses(packed(tmp_path, run="{}", cells=" " * 1001), "cells.jsonl is larger than")

@@ -24,18 +24,17 @@ def test_one_slot_takes_the_time_of_all_that_it_does():
 @pytest.mark.parametrize("slots", [1, 7, 20])
 @pytest.mark.parametrize("stacks", [1, 3])
 def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slots, stacks):
-    """Breaks when slots run cells of a stack that they don't have, or a cell runs in no slot at all."""
+    """Breaks when slots run cells of a stack that they don't have, a cell runs in no slot at all, or a figure can't be
+    measured again."""
     replayed, alone = scaling.replay(CELLS, stacks, slots), scaling.replay(CELLS, stacks, 1)
+    assert replayed == scaling.replay(CELLS, stacks, slots)
     assert 0 < replayed.efficiency < 1 and replayed.seconds <= alone.seconds
     assert replayed.seconds * slots >= stacks * sum(durations.likely(CELLS)) + scaling.MADE + scaling.FIRST
 
 
-def test_a_hundred_slots_are_busy_nine_tenths_of_the_time():
+@pytest.mark.slow
+@pytest.mark.parametrize(("stacks", "slots"), [(2, 20), pytest.param(10, 100, marks=pytest.mark.nightly)])
+def test_many_slots_are_busy_nine_tenths_of_the_time(stacks, slots):
     """Breaks when the schedule of a cluster leaves slots idle, or makes an environment for a few cells."""
     every = selection.select(failures(), Selection())
-    assert scaling.replay(every, stacks=10, slots=100).efficiency >= 0.9
-
-
-def test_a_replay_repeats():
-    """Breaks when a figure can't be measured again."""
-    assert scaling.replay(CELLS, 3, 7) == scaling.replay(CELLS, 3, 7)
+    assert scaling.replay(every, stacks, slots).efficiency >= 0.9

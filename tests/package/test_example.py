@@ -1,16 +1,13 @@
 """The example of the pytest plugin, run as its README says, where the package is installed and no clone is."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 import sysconfig
+from functools import partial
 
 import pytest
 
 from faultline.base.paths import ROOT
-from faultline.stacks.environments import run_uv
 
 pytestmark = pytest.mark.slow
 
@@ -26,34 +23,21 @@ def pytest_sessionfinish(session):
 
 
 @pytest.fixture(scope="module")
-def environment(wheel, tmp_path_factory):
-    """An environment with the wheel, and with what is installed here beside it: pytest and the stack."""
-    folder = tmp_path_factory.mktemp("environment")
-    python = folder / "bin" / "python"
-    run_uv(["venv", "--python", sys.executable, str(folder)])
-    run_uv(["pip", "install", "--no-deps", "--python", str(python), str(wheel)])
+def pytest_there(wheel, installed):
+    """Pytest of an environment with the wheel, and with what is installed here beside it: pytest and the stack."""
+    program, folder = installed("--no-deps", str(wheel))
     [packages] = folder.glob("lib/*/site-packages")
     (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
-    return folder
+    return partial(program, "python", "-m", "pytest", "-p", "no:cacheprovider")
 
 
 @pytest.fixture
-def run(environment, tmp_path):
+def run(pytest_there, tmp_path):
     """Run pytest in a copy of the example."""
     project = tmp_path / "project"
     shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / "conftest.py").write_text(SEEN)
-    usual = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_"))}
-
-    def run(*words):
-        command = [environment / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", *words]
-        path = {"PATH": f"{environment / 'bin'}:{usual['PATH']}", "COLUMNS": "200"}
-        return subprocess.run(
-            command, cwd=project, env=usual | path, capture_output=True, text=True, timeout=300, check=False
-        )
-
-    run.project = project
-    return run
+    return partial(pytest_there, cwd=project)
 
 
 def test_the_example_passes_on_two_workers_of_xdist(run):
@@ -66,10 +50,10 @@ def test_the_example_passes_on_two_workers_of_xdist(run):
         ("PASSED", "test_model[zero3-off-fp32-2]"),
         ("XFAIL", "test_loss_around_the_wrapper[ddp-off-fp32-2]"),
     ]
-    packages = (run.project / "sessions").read_text().splitlines()
+    packages = (run.keywords["cwd"] / "sessions").read_text().splitlines()
     assert len(packages) == 3, "the controller and both workers"
     assert all("site-packages" in file for file in packages), "the clone was used"
-    assert not (run.project / ".faultline").exists()
+    assert not (run.keywords["cwd"] / ".faultline").exists()
 
 
 def test_the_mistake_of_the_example_is_explained_as_the_page_shows(run):

@@ -1,17 +1,15 @@
 """The wheel, installed into an empty environment and used from another folder, as somebody does who has no clone."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 
 from faultline import __version__
 from faultline.base.paths import ROOT
-from faultline.stacks.environments import run_uv
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +22,7 @@ CELLS = (
     "fsdp2_forward_before_optimizer/broken/fsdp2/off/fp32/w2/cpu",
     "rank0_only_save/broken/ddp/off/fp32/w2/cpu",
 )
+PINS = '"nvidia-ml-py>=12.535" "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"'
 MODEL = """
 import torch
 
@@ -32,32 +31,17 @@ def build():
 """
 
 
-def installed(wheel, folder, extra=""):
-    """An empty environment with the wheel: a function that runs its `faultline` in a folder."""
-    python = folder / "bin" / "python"
-    run_uv(["venv", "--python", sys.executable, str(folder)])
-    run_uv(["pip", "install", "--python", str(python), f"faultline{extra} @ {wheel.as_uri()}"])
-    shown = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-
-    def faultline(*words, cwd, stdin=""):
-        environment = shown | {"PATH": f"{folder / 'bin'}:{shown['PATH']}"}
-        command = [folder / "bin" / "faultline", *map(str, words)]
-        return subprocess.run(
-            command, cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, timeout=600, check=False
-        )
-
-    faultline.folder = folder
-    return faultline
+@pytest.fixture(scope="module")
+def base(wheel, installed):
+    program, folder = installed(f"faultline @ {wheel.as_uri()}")
+    base = partial(program, "faultline")
+    base.folder = folder
+    return base
 
 
 @pytest.fixture(scope="module")
-def base(wheel, tmp_path_factory):
-    return installed(wheel, tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def full(wheel, tmp_path_factory):
-    return installed(wheel, tmp_path_factory.mktemp("full"), "[run]")
+def full(wheel, installed):
+    return partial(installed(f"faultline[run] @ {wheel.as_uri()}")[0], "faultline")
 
 
 def test_the_wheel_has_the_catalogue_and_no_leftovers(wheel):
@@ -68,13 +52,11 @@ def test_the_wheel_has_the_catalogue_and_no_leftovers(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in names), "labs can't take what has no licence"
 
 
-def test_the_base_install_is_small_and_has_no_torch(base):
+def test_the_base_install_is_small_and_answers_from_another_folder(base, tmp_path):
+    """Breaks when a log can't be read without torch or a clone."""
     files = [file for file in base.folder.rglob("*") if file.is_file() and not file.is_symlink()]
     assert sum(file.stat().st_size for file in files) < LARGEST
     assert not list(base.folder.glob("lib/*/site-packages/torch"))
-
-
-def test_the_base_install_answers_from_another_folder(base, tmp_path):
     assert base("--version", cwd=tmp_path).stdout.strip() == __version__
     shutil.copy(LOG, tmp_path / "train.log")
     named = base("diagnose", "train.log", cwd=tmp_path)
@@ -95,11 +77,7 @@ def test_the_base_install_answers_from_another_folder(base, tmp_path):
     ("words", "answer"),
     [
         (("run", "--failure", "rank0_only_save"), "not installed here: trl, torch"),
-        (
-            ("export", CELLS[0]),
-            'needs nvidia-ml-py, pypi-simple, ruff and uv: pip install "nvidia-ml-py>=12.535" '
-            '"pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"',
-        ),
+        (("export", CELLS[0]), f"needs nvidia-ml-py, pypi-simple, ruff and uv: pip install {PINS}"),
         (("report",), "start one with `faultline run`"),
         (("maintain", "bless"), "so it needs a clone of the repository"),
     ],
@@ -109,7 +87,9 @@ def test_what_the_base_install_lacks_is_one_clear_line(base, tmp_path, words, an
     assert done.returncode == 2 and answer in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_the_extra_runs_cells_in_another_environment(full, tmp_path):
+def test_the_extra_exports_a_cell_and_runs_some_in_another_environment(full, tmp_path):
+    done = full("export", CELLS[0], "-o", "repro.py", cwd=tmp_path)
+    assert done.returncode == 0 and "REPRODUCED" in (tmp_path / "repro.py").read_text(), done.stderr
     done = full("run", "--python", sys.executable, "--cell", ",".join(CELLS), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     [lines] = (tmp_path / ".faultline" / "results").glob("*/cells.jsonl")
@@ -124,8 +104,3 @@ def test_the_extra_checks_a_model_in_another_environment(full, tmp_path):
     places = ("--strategy", "ddp,fsdp2", "--checkpointing", "off")
     done = full("check", "train.py:build", *places, "--python", sys.executable, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_extra_exports_a_cell(full, tmp_path):
-    done = full("export", CELLS[0], "-o", "repro.py", cwd=tmp_path)
-    assert done.returncode == 0 and "REPRODUCED" in (tmp_path / "repro.py").read_text(), done.stderr

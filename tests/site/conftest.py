@@ -1,18 +1,19 @@
-"""The site, built once, and a page of a browser that notes what it asks for."""
+"""The site, built once but for the exports, and a page of a browser that notes what it asks for."""
 
 import pytest
 from filelock import FileLock
 
-from faultline.site import build
+from faultline.site import build, downloads
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory, worker_id):
-    """The whole site, built once for all workers, which only read it."""
+    """The whole site, built once for all workers, which only read it; instead of each export it has the cell's id."""
     alone = tmp_path_factory.getbasetemp()
     folder = alone if worker_id == "master" else alone.parent
     patch = pytest.MonkeyPatch()
     patch.setattr(build, "FOLDER", folder / "site")
+    patch.setattr(downloads, "write", lambda place: place.cell.id)
     with FileLock(folder / "site.lock"):
         if not build.FOLDER.exists():
             build.run()

@@ -11,6 +11,8 @@ import pytest
 from faultline.catalogue.loading import failures
 from faultline.site import facts
 
+pytestmark = pytest.mark.slow
+
 
 @contextlib.contextmanager
 def served(site):
@@ -27,7 +29,6 @@ def served(site):
         server.shutdown()
 
 
-@pytest.mark.slow
 def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
     page.goto((site / "index.html").as_uri())
     page.fill("#error", "AssertionError: The parameter 657 has already been reduced. Gradient computed twice")
@@ -41,11 +42,13 @@ def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
     assert page.inner_text("#count").startswith("Not in the catalogue. Paste the line"), "one answer has two wordings"
     page.fill("#error", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert "plain out of memory" in page.inner_text("#count") and "Search" not in page.inner_text("#count")
+    page.fill("#error", "element 0 of tensors does not require grad and does not have a grad_fn")
+    assert shown.count() == 3 and "One of several" in page.inner_text("#count")
+    assert page.locator(".card:visible .why code").count() and "`" not in page.inner_text("#cards")
     page.fill("#error", "MiniCPM")
     assert page.locator(".card:visible").count() >= 1, "words of records are searched as well"
 
 
-@pytest.mark.slow
 def test_what_is_pasted_is_never_sent(page, site):
     """Breaks when an address that is loaded again, or that is sent to somebody, tells a server what was pasted."""
     with served(site) as (address, asked):
@@ -63,29 +66,20 @@ def test_what_is_pasted_is_never_sent(page, site):
     assert asked and not [each for each in asked if "Mallory" in each]
 
 
-@pytest.mark.slow
-def test_one_of_several_is_what_the_command_says(page, site):
-    page.goto((site / "index.html").as_uri())
-    page.fill("#error", "element 0 of tensors does not require grad and does not have a grad_fn")
-    assert page.locator(".card:visible").count() == 3
-    assert "One of several" in page.inner_text("#count")
-    assert page.locator(".card:visible .why code").count() and "`" not in page.inner_text("#cards")
-
-
-@pytest.mark.slow
 def test_a_release_shows_what_was_measured_on_it(page, site):
-    """Breaks when an entry still says what happens today."""
+    """Breaks when an entry still says what happens today, or what nobody ran on a release counts as absent there."""
     page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2")
     lines = page.eval_on_selector_all(
         ".card", "cards => cards.filter(e => !e.hidden).map(e => e.querySelector('.where').innerText)"
     )
     assert lines and all(line.startswith("on deepspeed-0.18.2: ") for line in lines)
+    page.select_option("select[name=strategy]", "ddp")
+    known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
+    ran = [each for each in known if each and any(cell.strategy == "ddp" for cell in (*each.shown, *each.clear))]
+    assert f"{len(failures()) - len(ran)} more were not run there" in page.inner_text("#count")
     page.select_option("select[name=release]", "")
     assert page.inner_text(".card .where").startswith("today: ")
-
-
-@pytest.mark.slow
-def test_the_filters_are_in_the_address(page, site):
+    # The filters are in the address.
     page.goto((site / "index.html").as_uri())
     page.select_option("select[name=strategy]", "zero2")
     page.select_option("select[name=release]", "deepspeed==0.18.2")
@@ -98,55 +92,18 @@ def test_the_filters_are_in_the_address(page, site):
     assert page.locator(".card:visible").count() == len(failures()), "an old address shows nothing at all"
 
 
-@pytest.mark.slow
-def test_what_was_not_run_is_not_called_absent(page, site):
-    """Breaks when a failure that nobody ran on a release counts as one that isn't there."""
-    page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2&strategy=ddp")
-    known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
-    ran = [each for each in known if each and any(cell.strategy == "ddp" for cell in (*each.shown, *each.clear))]
-    assert f"{len(failures()) - len(ran)} more were not run there" in page.inner_text("#count")
-
-
-@pytest.mark.slow
 def test_two_stacks_are_compared(page, site):
     """Breaks when cells that only one of them ran make a difference."""
     page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=deepspeed-0.18.2&two=today")
     text = page.inner_text("#differences")
     assert re.search(r"deepspeed\s+0\.18\.2\s", text)
-    ran = [each for each in map(facts.on_stacks, failures().values()) if "deepspeed-0.18.2" in each]
+    stack, title = "deepspeed-0.18.2", failures()["zero2_ga_wrong_gradient"].title
+    ran = [each for each in map(facts.on_stacks, failures().values()) if stack in each]
     assert f"{len(ran)} of {len(failures())} failures" in text, "nobody sees how little was run on both"
     apart = page.locator("#differences details")
     assert apart.inner_text() == f"No cell was run on both: {len(failures()) - len(ran)}", "a long list hides the rest"
     page.click("#differences summary")
     assert apart.locator("a").count() == len(failures()) - len(ran)
-    assert (
-        failures()["zero2_ga_wrong_gradient"].title
-        in text.partition("Only on deepspeed-0.18.2")[2].partition("On both")[0]
-    )
-    common = {
-        name: {*facts.on_stacks(each)["deepspeed-0.18.2"].shown, *facts.on_stacks(each)["deepspeed-0.18.2"].clear}
-        for name, each in failures().items()
-        if "deepspeed-0.18.2" in facts.on_stacks(each)
-    }
-    today = {name for name, cells in common.items() if cells & {*facts.on_stacks(failures()[name])["today"].shown}}
-    before = {name for name in common if facts.on_stacks(failures()[name])["deepspeed-0.18.2"].shown}
-    assert ("Only on today" in text) == bool(today - before)
-
-
-@pytest.mark.slow
-def test_every_pattern_runs_in_a_browser(page, site):
-    page.goto((site / "index.html").as_uri())
-    bad = page.evaluate(
-        """() => {
-          const { errors, ran, asked, modes, signs } = FAULTLINE.answers;
-          const conditions = ({ any_of, may_be, fits, mechanism }) =>
-            [...any_of, ...may_be, ...fits, ...(mechanism?.any_of ?? [])];
-          const patterns = (error) => conditions(error).flatMap((each) => [...each.present, ...each.absent]);
-          const tables = [...ran, ...asked, ...modes].map(([pattern]) => pattern);
-          const ofErrors = errors.flatMap((error) => [error.pattern, ...error.terms, ...patterns(error)]);
-          const every = [...tables, signs.victim, signs.watchdog, signs.raised_in, ...ofErrors];
-          const runs = ([source, flags]) => { try { return new RegExp(source, flags); } catch { return false; } };
-          return every.filter((pattern) => !runs(pattern));
-        }"""
-    )
-    assert not bad, "the entrance passes these over"
+    assert title in text.partition(f"Only on {stack}")[2].partition("On both")[0]
+    there = [({*each[stack].shown, *each[stack].clear}, {*each["today"].shown}, each[stack].shown) for each in ran]
+    assert ("Only on today" in text) == any(cells & today and not before for cells, today, before in there)
