@@ -57,7 +57,7 @@ def unfit(words, out):
 
 
 def test_every_page_of_help_is_whole_and_its_examples_can_be_typed(asked):
-    """Breaks when an example of the help names an option that is no more, is broken over lines, or a text breaks off."""
+    """Breaks when an example of the help names an option that is no more, is broken over lines, or breaks off."""
     wrong = {}
     for words in (*app.GROUPS, *(verb.split() for verb in app.commands())):
         code, out, errors = asked(*words, "--help")
