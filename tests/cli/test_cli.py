@@ -17,14 +17,13 @@ from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected, selection
-from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.matrix import command
-from faultline.runs import devices, engines, results, storage
-from faultline.runs.nodes import Ended
+from faultline.runs import devices, engines, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunFolder
 from faultline.stacks import requests
+from tests.support.judged import judged
 
 FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain durations", "maintain merge")
 FAILURES = loading.failures()
@@ -173,9 +172,8 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
 
     def run_parts(parts, workers, run, engine):
         [part] = parts
-        judged = Judgement(Outcome.RAISES, "empty-gradient")
         if measured:
-            part.done(results.result(part.cells[0], judged, Ended([]), {}, Expectation(), "expected"))
+            part.done(judged(part.cells[0]))
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(engines, "run_parts", run_parts)
@@ -201,8 +199,7 @@ def interrupted(tmp_path):
     [cell, *_] = selection.select(FAILURES, Selection(("zero3_dummy_loss",), strategy=("zero3",)))
     stack = packages.stack_name(packages.versions())
     folder.describe(cells=(cell.id,), stack=stack, finished=False)
-    judged = Judgement(Outcome.RAISES, "empty-gradient")
-    entry = results.result(cell, judged, Ended([]), packages.versions(), Expectation(), "expected")
+    entry = judged(cell, Judgement(Outcome.RAISES, "empty-gradient"), **packages.versions())
     folder.cells.write_text(json.dumps(entry.as_json()) + "\n")
     return folder
 
