@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 
 import psutil
@@ -71,12 +70,9 @@ class Project:
         process = self.start(*words)
         return process.communicate(timeout=300)[0], process.returncode
 
-    def left(self):
-        """The processes that descend from this project's pytest, once those that end have had time to."""
-        end = time.monotonic() + 60
-        while (processes := [*filter(self.ours, psutil.process_iter())]) and time.monotonic() < end:
-            time.sleep(0.2)
-        return processes
+    def nothing_is_left(self):
+        """Wait until no process is left that descends from this project's pytest."""
+        wait_until(lambda: not [*filter(self.ours, psutil.process_iter())], 60)
 
     def ours(self, process):
         try:
@@ -99,42 +95,31 @@ def build(layers=2): ...
 def test_another():
     pass
 """
-MARK = "@pytest.mark.faultline(strategies='ddp')"
-# Files that can't be collected: what is in each, and what has to be said of it.
+MARK = "@pytest.mark.faultline(strategies='ddp')\n"
+FUNCTION = "def test_model(): ..."
+# What is in a file that can't be collected, and what has to be said of it.
 MISTAKES = {
-    **{
-        f"test_{number}": (f"@pytest.mark.faultline({given})\ndef test_model(): ...", f"test_model: {words}")
-        for number, (given, words) in enumerate(
-            {
-                "strategies='zero4'": "unknown strategy 'zero4'; did you mean",
-                "strategy='ddp'": "unknown argument 'strategy'; did you mean strategies?",
-                "'ddp'": 'name what the mark is given: pytest.mark.faultline(strategies="ddp,zero3")',
-                "checkpointing='on'": "unknown checkpointing 'on'",
-                "world=3": "world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks",
-                "strategies='single', world=2": "no cell matches all of these options",
-            }.items()
-        )
-    },
-    "test_fixture": (
-        f"{MARK}\ndef test_model(tmp_path, x): ...",
-        "test_model: it takes no fixtures, and asks for tmp_path, x; it is called in the ranks",
+    f"@pytest.mark.faultline(strategies='zero4')\n{FUNCTION}": "test_model: unknown strategy 'zero4'; did you mean",
+    f"@pytest.mark.faultline(strategy='ddp')\n{FUNCTION}": (
+        "test_model: unknown argument 'strategy'; did you mean strategies?"
     ),
-    "test_many": (
-        f"{MARK}\n@pytest.mark.parametrize('x', [1])\ndef test_model(): ...",
-        "test_model: it can't have the mark parametrize",
+    f"@pytest.mark.faultline('ddp')\n{FUNCTION}": (
+        'test_model: name what the mark is given: pytest.mark.faultline(strategies="ddp,zero3")'
     ),
-    "test_method": (
-        f"class TestIt:\n    {MARK}\n    def test_model(self): ...",
-        "test_model: it is a method, which needs an instance",
+    f"@pytest.mark.faultline(checkpointing='on')\n{FUNCTION}": "test_model: unknown checkpointing 'on'",
+    f"@pytest.mark.faultline(world=3)\n{FUNCTION}": (
+        "test_model: world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks"
     ),
-    "test_class": (
-        f"{MARK}\nclass TestIt:\n    def test_model(self): ...",
-        "TestIt: TestIt is no function at the top level of a file",
+    f"@pytest.mark.faultline(strategies='single', world=2)\n{FUNCTION}": (
+        "test_model: no cell matches all of these options"
     ),
-    "test_module": (
-        "pytestmark = pytest.mark.faultline(strategies='zero9')\ndef test_model(): ...",
-        "test_model: unknown strategy 'zero9'",
+    f"{MARK}def test_model(tmp_path, x): ...": (
+        "test_model: it takes no fixtures, and asks for tmp_path, x; it is called in the ranks"
     ),
+    f"{MARK}@pytest.mark.parametrize('x', [1])\n{FUNCTION}": "test_model: it can't have the mark parametrize",
+    f"class TestIt:\n    {MARK}    def test_model(self): ...": "test_model: it is a method, which needs an instance",
+    f"{MARK}class TestIt:\n    def test_model(self): ...": "TestIt: TestIt is no function at the top level of a file",
+    f"pytestmark = pytest.mark.faultline(strategies='zero9')\n{FUNCTION}": "test_model: unknown strategy 'zero9'",
 }
 
 
@@ -148,8 +133,8 @@ def test_each_cell_is_an_item_and_each_mistake_an_error_of_collecting(project):
     """Breaks when a typo leaves a model untested and the suite is green, or collecting imports torch or needs it."""
     project.write("test_a_plain.py", "def test_it(tmp_path): ...")
     project.write("test_right.py", RIGHT)
-    for name, (text, _) in MISTAKES.items():
-        project.write(f"{name}.py", f"import pytest\n{text}")
+    for number, text in enumerate(MISTAKES):
+        project.write(f"test_{number}.py", f"import pytest\n{text}")
     answer, code = project.run("-q", "--collect-only", "--strict-markers", "-W", "error")
     assert code == 2 and "Traceback" not in answer and "INTERNALERROR" not in answer, answer
     assert [line for line in answer.splitlines() if "::" in line] == [
@@ -163,9 +148,9 @@ def test_each_cell_is_an_item_and_each_mistake_an_error_of_collecting(project):
         "test_right.py::build[fsdp2-non-reentrant-fp32-2]",
         "test_right.py::test_another",
     ]
-    said = dict(part.split(".py ", 1) for part in answer.split("ERROR collecting ")[1:])
-    assert said.keys() == MISTAKES.keys()
-    assert [name for name, (_, words) in MISTAKES.items() if words not in said[name]] == []
+    said = dict(part.split(".py ", 1) for part in answer.split("ERROR collecting test_")[1:])
+    assert len(said) == len(MISTAKES)
+    assert [words for number, words in enumerate(MISTAKES.values()) if words not in said[str(number)]] == []
     assert "at first: pytest_plugin\n" in answer, "a project that marks nothing pays for it"
     assert "\nfaultline(strategies, checkpointing, precision, world)" in answer
     [imported] = [line for line in answer.splitlines() if line.startswith("imported:")]
@@ -265,7 +250,7 @@ def test_a_cell_passes_fails_is_skipped_or_says_what_is_wrong_with_the_function(
     one, three = ((project.folder / name).read_text().split() for name in ("one", "three"))
     assert one.count("alone") == three.count("alone") > 0
     assert (one.count("rank"), three.count("rank")) == (2, 6)
-    assert not project.left()
+    project.nothing_is_left()
 
 
 SLEEPS = """
@@ -310,4 +295,4 @@ def test_no_process_outlives_a_session_that_is_cut_short(project, words, end):
     else:
         os.kill(process.pid, end)
         process.wait(60)
-    assert not project.left()
+    project.nothing_is_left()

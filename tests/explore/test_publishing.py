@@ -32,6 +32,13 @@ def finding(chosen, outcome="diverges", kind="differs", home=Path("findings")):
     return Finding(home / "zero_thing_differs", case, seen, About('A "thing" differs'))
 
 
+@pytest.fixture
+def adopting(tmp_path, monkeypatch):
+    """Findings are adopted into a catalogue of the test's own."""
+    monkeypatch.setattr(publishing, "REPROS", tmp_path)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+
+
 @pytest.mark.parametrize(("name", "value"), FEATURES)
 def test_every_feature_can_be_written_out(name, value, tmp_path):
     """Breaks when a failure's folder doesn't load, or its model doesn't train in one process."""
@@ -80,24 +87,14 @@ def test_what_no_file_has_yet_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", sampled([each.name for each in findings.every() if not each.about.failure], 8))
-def test_every_finding_becomes_a_folder(name, tmp_path, monkeypatch, capsys):
+def test_every_finding_becomes_a_folder(name, adopting, tmp_path, capsys):
     """Breaks when a new finding can't enter the catalogue, or enters it without what nobody is told to write."""
-    monkeypatch.setattr(publishing, "REPROS", tmp_path)
-    monkeypatch.setattr(publishing, "ROOT", tmp_path)
     [each] = findings.named([name])
     assert publishing.adopt(name) == EXIT_AS_EXPECTED
     text, lacks = (tmp_path / name / "failure.py").read_text(), skeleton.missing(each.case.program)
     assert loading.load(tmp_path / name) and text.endswith("\n") and ", )" not in text
     assert re.findall("by hand: (.*?)=", text) == lacks and ("by hand" in capsys.readouterr().out) == bool(lacks)
     assert each.about.since.removeprefix("since ") in text
-
-
-def test_what_is_in_the_catalogue_is_not_adopted_again(monkeypatch):
-    """Breaks when a second copy of a failure is written without a word."""
-    one = finding({"tied": "head"})
-    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
-    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
-        publishing.adopt("zero_thing_differs")
 
 
 @pytest.mark.parametrize(
@@ -120,11 +117,10 @@ def test_an_error_is_known_again_by_its_words(tmp_path):
     assert failure.signature("RuntimeError: another one") == "other"
 
 
-def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
-    """Breaks when a failure's folder is overwritten, or a name that isn't there gives one."""
-    monkeypatch.setattr(publishing, "REPROS", tmp_path)
-    monkeypatch.setattr(publishing, "ROOT", tmp_path)
-    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"})])
+def test_a_finding_becomes_a_folder_once(adopting, tmp_path, monkeypatch, capsys):
+    """Breaks when a failure's folder is overwritten, there is a second copy, or a name that isn't there gives one."""
+    one = finding({"tied": "head"})
+    monkeypatch.setattr(findings, "every", lambda: [one])
     assert publishing.adopt("zero_thing_differs") == EXIT_AS_EXPECTED
     assert "step 4" in capsys.readouterr().out
     assert {file.name for file in (tmp_path / "zero_thing_differs").iterdir()} == {
@@ -134,6 +130,9 @@ def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
         publishing.adopt("zero_thing_differs")
     with pytest.raises(UsageError, match="no finding other"):
         publishing.adopt("other")
+    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
+    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
+        publishing.adopt("zero_thing_differs")
 
 
 def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys, page):
