@@ -30,13 +30,7 @@ def lora(seed=0):
     return add_lora(qwen2(seed=seed), seed=seed + 1)
 
 
-MODELS = {
-    "gemma3": gemma3,
-    "qwen2": qwen2,
-    "lora": lora,
-    "speech": speech_model,
-    "per_image": per_image_vision_model,
-}
+MODELS = {"gemma3": gemma3, "qwen2": qwen2, "lora": lora, "speech": speech_model, "per_image": per_image_vision_model}
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
