@@ -36,26 +36,16 @@ def under(name):
     setting = SETTINGS.get(name)
     if not setting or setting.family in (ACCELERATE, *TRAINERS):
         return {"backward": "ddp", "unfreeze": "ddp", "begins": "ddp", "around": "zero2"}.get(name, "fsdp2")
-    return next(
-        each
-        for each in USUAL
-        if strategies.family_name(each) == setting.family and matches(each, (setting.strategies,))
-    )
+    of_family = (each for each in USUAL if strategies.family_name(each) == setting.family)
+    return next(each for each in of_family if matches(each, (setting.strategies,)))
+
+
+VALUES = training.VALUES | {name: setting.values for name, setting in SETTINGS.items()}
+FEATURES = [(name, value) for name, values in VALUES.items() for value in values[1:]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "value"),
-    sampled(
-        (
-            (name, value)
-            for name, values in {**training.VALUES, **{key: each.values for key, each in SETTINGS.items()}}.items()
-            for value in values[1:]
-        ),
-        24,
-        lambda name, value: under(name),
-    ),
-)
+@pytest.mark.parametrize(("name", "value"), sampled(FEATURES, 24, lambda name, value: under(name)))
 def test_every_feature_is_really_there(name, value, run):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
     needed = drawing.needed(name)
@@ -101,15 +91,16 @@ def planted(kind, engine, **features):
     program = Program.of(5, {**wanted, **features, "accumulate": 2})
     fault = faulty.of_kind(kind, program, random.Random(kind))
     order = ENGINES[ENGINES.index(engine) :] + ENGINES
-    return fault and Case(
-        program, next(name for name in order if truth.injectable(program.spec, fault, name)), fault=fault
-    )
+    possible = (name for name in order if truth.injectable(program.spec, fault, name))
+    return fault and Case(program, next(possible), fault=fault)
+
+
+OF_LOOPS = [*zip(faults.KINDS, cycle(ENGINES), strict=False)]
+OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in faulty.OF_A_LOOP for name in ("trainer", "sft")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "engine"), sampled(zip(faults.KINDS, cycle(ENGINES), strict=False), 4, lambda kind, engine: engine)
-)
+@pytest.mark.parametrize(("kind", "engine"), sampled(OF_LOOPS, 4, lambda kind, engine: engine))
 def test_a_planted_fault_is_seen(kind, engine, run):
     """Breaks when a loop's features hide what is wrong."""
     result = run(planted(kind, engine, between="evaluation", cleared="zeros"))
@@ -117,14 +108,7 @@ def test_a_planted_fault_is_seen(kind, engine, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trainer", "kind"),
-    sampled(
-        ((name, kind) for kind in faults.KINDS if kind not in faulty.OF_A_LOOP for name in ("trainer", "sft")),
-        7,
-        lambda trainer, kind: trainer,
-    ),
-)
+@pytest.mark.parametrize(("kind", "trainer"), sampled(OF_TRAINERS, 7, lambda kind, trainer: trainer))
 def test_a_fault_planted_in_a_trainer_is_seen(kind, trainer, run):
     """Breaks when a trainer goes around what is injected: a third of what is planted would be none."""
     case = planted(kind, "fsdp2", through=trainer)
