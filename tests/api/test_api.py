@@ -13,9 +13,10 @@ import pytest
 
 import faultline
 from faultline import api
-from faultline.base.errors import UsageError
+from faultline.base.errors import Refused, UsageError
 from faultline.base.paths import ROOT
 from faultline.check import command, target
+from faultline.ranks import start
 from faultline.runs import folders
 from faultline.runs.storage import RunFolder
 from tests.support import entries
@@ -245,12 +246,22 @@ def pair():
 """
 
 
+LOADED = "the file calls faultline.check while it is loaded: call it under"
+
+
+def test_no_check_begins_in_a_rank(monkeypatch):
+    """Breaks when each rank starts ranks that start ranks."""
+    monkeypatch.setenv(start.IN_RANKS, "1")
+    with pytest.raises(Refused, match=LOADED):
+        faultline.check(build)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("guard", "code", "answer"),
     [
         ("if __name__ == '__main__':", 0, "The configuration that can be run trains like a single process"),
-        ("if True:", 1, "TargetFailed: the file calls faultline.check while it is loaded: call it under"),
+        pytest.param("if True:", 1, f"TargetFailed: {LOADED}", marks=pytest.mark.nightly),
     ],
 )
 def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, answer):

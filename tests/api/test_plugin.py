@@ -21,7 +21,7 @@ def show(when):
     print(f"\\n{when}:", *sorted(rooms | ({"torch"} & {*sys.modules})))
 
 def pytest_collectreport(report):
-    if report.nodeid == "test_a_plain.py":
+    if report.nodeid == "plain_test.py":
         show("at first")
 
 def pytest_sessionfinish(session):
@@ -131,14 +131,14 @@ def project(tmp_path):
 @pytest.mark.slow
 def test_each_cell_is_an_item_and_each_mistake_an_error_of_collecting(project):
     """Breaks when a typo leaves a model untested and the suite is green, or collecting imports torch or needs it."""
-    project.write("test_a_plain.py", "def test_it(tmp_path): ...")
+    project.write("plain_test.py", "def test_it(tmp_path): ...")
     project.write("test_right.py", RIGHT)
     for number, text in enumerate(MISTAKES):
         project.write(f"test_{number}.py", f"import pytest\n{text}")
     answer, code = project.run("-q", "--collect-only", "--strict-markers", "-W", "error")
     assert code == 2 and "Traceback" not in answer and "INTERNALERROR" not in answer, answer
-    assert [line for line in answer.splitlines() if "::" in line] == [
-        "test_a_plain.py::test_it",
+    assert [line for line in answer.splitlines() if "::" in line and "ERROR" not in line] == [
+        "plain_test.py::test_it",
         "test_right.py::test_model[ddp-off-bf16-2]",
         "test_right.py::test_model[ddp-off-fp32-2]",
         "test_right.py::test_model[ddp-off-fp32-4]",
@@ -235,7 +235,6 @@ def test_a_cell_passes_fails_is_skipped_or_says_what_is_wrong_with_the_function(
         "test_one[ddp-off-fp32-2]": "PASSED",
         "test_three[ddp-off-fp32-2]": "PASSED",
         "test_three[zero1-off-fp32-2]": "PASSED",
-        "test_three[fsdp2-off-fp32-2]": "PASSED",
     }
     lacks = "the model has no gradient_checkpointing_enable"
     assert f": test_right[ddp-reentrant-fp32-2]: {lacks}\n" in answer and "not today" in answer

@@ -53,6 +53,7 @@ print(json.dumps({f"{name} {seed}": bits(make(seed=seed)) for name, make in MODE
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_seed_gives_the_same_bits_in_another_process():
     results = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert results.returncode == 0, results.stderr

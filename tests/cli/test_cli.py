@@ -246,7 +246,7 @@ def project(tmp_path):
 
 def collected(place, *options):
     """Let pytest collect the cells in a folder; gives its exit code and what it says."""
-    words = [sys.executable, "-m", "pytest", "repros", "--collect-only", "-p", "no:cacheprovider", *options]
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options]
     answer = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
     text = answer.stdout + answer.stderr
     assert "Traceback" not in text and "conftest.py:" not in text, f"a mistake is shown as a defect:\n{text}"
@@ -255,7 +255,7 @@ def collected(place, *options):
 
 def test_pytest_refuses_an_unknown_device_in_one_line():
     """Breaks when a typo in an option of pytest is a traceback for each failure, or collects as if nothing was."""
-    code, lines = collected(paths.ROOT, "--device", "cud")
+    code, lines = collected(paths.ROOT, "repros", "--device", "cud")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert [line for line in lines if line] == ["ERROR: unknown device 'cud'; did you mean cuda?"]
 
@@ -264,7 +264,7 @@ def test_pytest_refuses_an_unknown_device_in_one_line():
 def test_a_broken_file_is_one_line(project):
     """Breaks when a typo in the rules is a traceback or hides other failures' cells, or one in a config ends in one."""
     (project / "repros" / "zero3_dummy_loss" / "expected.toml").write_text('[[rule]]\noutcom = "raises"\n')
-    code, lines = collected(project)
+    code, lines = collected(project, "repros/zero3_dummy_loss", "repros/zero_double_reduction")
     assert code == pytest.ExitCode.INTERRUPTED
     wanted = "repros/zero3_dummy_loss/expected.toml: rule 1: unknown key 'outcom'; did you mean outcome"
     assert [line.startswith(wanted) for line in lines].count(True) == 1, "the mistake is not named, or not just once"

@@ -142,19 +142,26 @@ def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
     assert done.returncode == 0 and "ddp_unused_vision_tower/broken" in done.stdout
 
 
+OPTIONS = ("--strategy", "ddp", "--checkpointing", "off", "--workers", "1")
+
+
 @pytest.mark.slow
-def test_a_script_and_a_public_models_config_are_checked(call, clone, tmp_path):
+def test_a_script_is_checked(call, clone, tmp_path):
     """The script trains where it is run by itself, which nobody asked for here."""
     (tmp_path / "train.py").write_text(TRAIN)
-    options = ("--strategy", "ddp", "--checkpointing", "off", "--workers", "1")
-    code, answer, errors = call("check", "train.py:build", *options)
+    code, answer, errors = call("check", "train.py:build", *OPTIONS)
     assert code == 1, answer + errors
     assert "vision.weight, vision.bias: never get a gradient" in answer
     [results] = re.findall(r"results: (.*)", answer)
     assert Path(results).is_file() and clone / "results" in Path(results).parents
     assert {file.name for file in tmp_path.iterdir()} <= {"train.py", "__pycache__"}, "it left something behind"
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_public_models_config_is_checked(call, tmp_path):
     python("-c", CONFIG)
-    code, answer, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *options)
+    code, answer, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *OPTIONS)
     assert code == 0, answer + errors
     assert json.loads(answer)["model"]["class"] == "PeftModel"
 

@@ -158,6 +158,7 @@ def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch, page):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
     """Breaks when what is sent upstream doesn't show what was seen."""
     made = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")
