@@ -115,6 +115,9 @@ def test_an_error_is_known_again_by_its_words(tmp_path):
 def test_a_finding_becomes_a_folder_once(adopting, tmp_path, monkeypatch, capsys):
     """Breaks when a failure's folder is overwritten, there is a second copy, or a name that isn't there gives one."""
     one = finding({"tied": "head"})
+    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
+    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
+        publishing.adopt("zero_thing_differs")
     monkeypatch.setattr(findings, "every", lambda: [one])
     assert publishing.adopt("zero_thing_differs") == EXIT_AS_EXPECTED
     assert "step 4" in capsys.readouterr().out
@@ -125,9 +128,6 @@ def test_a_finding_becomes_a_folder_once(adopting, tmp_path, monkeypatch, capsys
         publishing.adopt("zero_thing_differs")
     with pytest.raises(UsageError, match="no finding other"):
         publishing.adopt("other")
-    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
-    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
-        publishing.adopt("zero_thing_differs")
 
 
 def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys, page):
