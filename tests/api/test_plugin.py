@@ -106,12 +106,8 @@ MISTAKES = {
     f"@pytest.mark.faultline('ddp')\n{FUNCTION}": (
         'test_model: name what the mark is given: pytest.mark.faultline(strategies="ddp,zero3")'
     ),
-    f"@pytest.mark.faultline(checkpointing='on')\n{FUNCTION}": "test_model: unknown checkpointing 'on'",
     f"@pytest.mark.faultline(world=3)\n{FUNCTION}": (
         "test_model: world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks"
-    ),
-    f"@pytest.mark.faultline(strategies='single', world=2)\n{FUNCTION}": (
-        "test_model: no cell matches all of these options"
     ),
     f"{MARK}def test_model(tmp_path, x): ...": (
         "test_model: it takes no fixtures, and asks for tmp_path, x; it is called in the ranks"
