@@ -58,6 +58,7 @@ def test_every_feature_can_be_written_out(name, value, tmp_path):
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in built.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", sampled(TRL, 4))
 def test_programs_in_trl_can_be_written_out(trainer, tmp_path):
     """Breaks when the file of a finding in a trainer of TRL can't be exported, or lacks a feature that it has."""

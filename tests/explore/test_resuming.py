@@ -54,6 +54,7 @@ def numbers(folder):
     return json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     """Breaks when `--resume` draws other programs than the exploration that it goes on with, or runs cells twice."""
     asked = {"specs": 12, "seed": 5, "strategies": TWO}
@@ -70,6 +71,7 @@ def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     assert {*explored(**asked)} == {*first, *rest}, "in one go they are the same"
 
 
+@pytest.mark.slow
 def test_plain_loops_alone(explored, tmp_path):
     """Breaks when `--loops` draws trainers, or an exploration that goes on draws them again."""
     loops = explored(specs=20, seed=5, strategies=TWO, loops=True)
