@@ -144,9 +144,9 @@ def test_each_cell_is_an_item_and_each_mistake_an_error_of_collecting(project):
         "test_right.py::build[fsdp2-non-reentrant-fp32-2]",
         "test_right.py::test_another",
     ]
-    said = dict(part.split(".py ", 1) for part in answer.split("ERROR collecting test_")[1:])
-    assert len(said) == len(MISTAKES)
-    assert [words for number, words in enumerate(MISTAKES.values()) if words not in said[str(number)]] == []
+    messages = dict(part.split(".py ", 1) for part in answer.split("ERROR collecting test_")[1:])
+    assert len(messages) == len(MISTAKES)
+    assert [words for number, words in enumerate(MISTAKES.values()) if words not in messages[str(number)]] == []
     assert "at first: pytest_plugin\n" in answer, "a project that marks nothing pays for it"
     assert "\nfaultline(strategies, checkpointing, precision, world)" in answer
     [imported] = [line for line in answer.splitlines() if line.startswith("imported:")]

@@ -129,7 +129,7 @@ def project(place, mode):
 
 def test_every_command_knows_a_failure_from_its_folder(copy):
     """Breaks when somebody who adds a failure has to edit a list, or a command doesn't know it then."""
-    # Each in a process of its own: what one writes, the next reads.
+    # One process for each, as one reads what another wrote.
     answers(copy, (f"run --failure {NAME}", EXIT_UNEXPECTED))
     answers(copy, (f"maintain bless --failure {NAME}", EXIT_AS_EXPECTED))
     answers(copy, ("maintain readmes", EXIT_AS_EXPECTED))
@@ -160,7 +160,7 @@ def test_every_command_knows_a_failure_from_its_folder(copy):
     assert (diagnosis["failure"], diagnosis["sure"]) == (NAME, "certain")
     assert f"It is {NAME} only if the run has" in only and NAME in quiet
     for audit, applies in ((within, True), (without, False)):
-        found = {finding["failure"] for finding in json.loads(audit)["findings"] if finding["applies"]}
-        assert (NAME in found) == applies
+        applying = {finding["failure"] for finding in json.loads(audit)["findings"] if finding["applies"]}
+        assert (NAME in applying) == applies
     assert "a quokka sits in row 1" in exported and "https://example.org/1" in exported and "text_batch" in exported
     assert "look for quokkas first" in shown and "verified" in shown
