@@ -13,9 +13,10 @@ import pytest
 
 import faultline
 from faultline import api
-from faultline.base.errors import UsageError
+from faultline.base.errors import Refused, UsageError
 from faultline.base.paths import ROOT
 from faultline.check import command, target
+from faultline.ranks import start
 from faultline.runs import folders
 from faultline.runs.storage import RunFolder
 from tests.support import entries
@@ -33,21 +34,29 @@ def python(code, cwd=ROOT):
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
+IMPORTS = """
+import sys
+for before in {before}:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "faultline"]:
+        del sys.modules[name]
+    exec(before)
+    import faultline, faultline.check.view, faultline.api as api
+    from faultline import check
+    print({same} and check is api.check)
+"""
+
+
+def test_the_functions_keep_their_names_whatever_is_imported_before():
+    """Breaks when the room of a name is bound where its function was: `'module' object is not callable`."""
+    before = [
         "",
         "import faultline.check.command, faultline.diagnose.command, faultline.audit.command",
         "from faultline.check import command; from faultline.audit import view; from faultline.diagnose import lines",
         "import faultline.cli.app",
         "from faultline import check, diagnose, audit",
-    ],
-)
-def test_the_functions_keep_their_names_whatever_is_imported_before(before):
-    """Breaks when the room of a name is bound where its function was: `'module' object is not callable`."""
-    after = "import faultline, faultline.check.view, faultline.api as api"
+    ]
     same = " and ".join(f"faultline.{name} is api.{name}" for name in FUNCTIONS)
-    assert python(f"{before}\n{after}\nfrom faultline import check\nprint({same} and check is api.check)") == "True\n"
+    assert python(IMPORTS.format(before=before, same=same)).split() == ["True"] * len(before)
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -82,10 +91,12 @@ def test_a_log_may_be_given_as_its_text(tmp_path):
         ("train.lgo", "train.lgo can't be read"),
         ("my log.txt", "my log.txt can't be read"),
         (ROOT, "name the logs in it"),
+        ("", "the log is empty"),
+        (["a", "b"], "not a list"),
     ],
 )
-def test_a_log_that_is_not_there_is_no_text(log, reason):
-    """Breaks when a typo in a file's name is answered as a log without an error."""
+def test_what_is_no_log_is_refused(log, reason):
+    """Breaks when a typo in a file's name is answered as a log without an error, or a list of logs is a TypeError."""
     with pytest.raises(faultline.UsageError, match=reason):
         faultline.diagnose(log)
 
@@ -95,17 +106,11 @@ def test_an_audit_prints_as_the_command_does(asked, tmp_path):
     (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
     result = faultline.audit(tmp_path)
     assert asked("audit", str(tmp_path))[1] == f"{result}\n"
+    assert json.loads(asked("audit", str(tmp_path), "--json")[1]) == json.loads(json.dumps(result.as_json()))
     assert repr(result) == f"AuditResult(certain=[], applies=[], findings={len(result.findings)})"
+    assert asked("audit", str(tmp_path), "--all")[1] == f"{faultline.audit(tmp_path, everything=True)}\n"
     with pytest.raises(faultline.UsageError, match="no requirements"):
         faultline.audit(ROOT / "docs")
-
-
-@pytest.mark.slow
-def test_an_audit_is_the_commands_in_full_and_as_json(asked, tmp_path):
-    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
-    assert asked("audit", str(tmp_path), "--all")[1] == f"{faultline.audit(tmp_path, everything=True)}\n"
-    answer = json.loads(json.dumps(faultline.audit(tmp_path).as_json()))
-    assert json.loads(asked("audit", str(tmp_path), "--json")[1]) == answer
 
 
 @pytest.fixture
@@ -130,12 +135,8 @@ def test_a_check_prints_as_the_command_does(asked, measured):
     assert not result.agrees and result.ran and len(result.problems) == 1 and "4 of 4 configurations" in result.verdict
     assert json.loads(asked("check", *words, "--json")[1]) == json.loads(json.dumps(result.as_json()))
     assert repr(result) == f"CheckResult({words[0]!r}, agrees=False, cells=4)"
-
-
-def test_one_cell_has_no_table(measured):
-    """A table of one cell says nothing that the lines below it don't."""
-    one, several = (str(faultline.check(build, names, "off")) for names in ("ddp", "ddp,zero2"))
-    assert "✓ trains" in several and "✓ trains" not in one
+    one = str(faultline.check(build, "ddp", "off"))
+    assert "✓ trains" in answer and "✓ trains" not in one, "a table of one cell says what the lines below it say"
     assert "≠ diverges (differs)  ddp" in one
 
 
@@ -179,14 +180,13 @@ def test_what_no_rank_can_load_is_refused(build, reason):
         faultline.check(build)
 
 
-def test_a_function_that_stands_in_no_file_is_refused():
+def test_a_function_is_looked_for_where_it_stands():
+    """Breaks when a wrapper is looked for in place of what it wraps, or what was typed in without a word."""
     scope = {"__name__": "__main__"}
     exec(compile("def build(): ...", "<stdin>", "exec"), scope)
     with pytest.raises(UsageError, match="build stands in no file"):
         target.written(scope["build"])
 
-
-def test_a_wrapped_function_is_looked_for_where_it_stands():
     @functools.wraps(build)
     def wrapper(): ...
 
@@ -246,12 +246,22 @@ def pair():
 """
 
 
+LOADED = "the file calls faultline.check while it is loaded: call it under"
+
+
+def test_no_check_begins_in_a_rank(monkeypatch):
+    """Breaks when each rank starts ranks that start ranks."""
+    monkeypatch.setenv(start.IN_RANKS, "1")
+    with pytest.raises(Refused, match=LOADED):
+        faultline.check(build)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("guard", "code", "answer"),
     [
         ("if __name__ == '__main__':", 0, "The configuration that can be run trains like a single process"),
-        ("if True:", 1, "TargetFailed: the file calls faultline.check while it is loaded: call it under"),
+        pytest.param("if True:", 1, f"TargetFailed: {LOADED}", marks=pytest.mark.nightly),
     ],
 )
 def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, answer):
@@ -269,10 +279,3 @@ def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, 
         check=False,
     )
     assert done.returncode == code and answer in done.stdout + done.stderr, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(("log", "words"), [("", "the log is empty"), (["a", "b"], "not a list")])
-def test_what_is_no_log_is_refused(log, words):
-    """Breaks when a list of logs is a TypeError, or an empty text a file without a name."""
-    with pytest.raises(faultline.UsageError, match=words):
-        faultline.diagnose(log)

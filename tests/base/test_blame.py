@@ -7,6 +7,7 @@ import torch
 
 from faultline import scenario
 from faultline.base import errors, traces
+from faultline.base.paths import PACKAGE
 from faultline.ranks import compare, report, tensor_file
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch
@@ -34,6 +35,17 @@ def fails(x):
 
 
 ONE = {"w": torch.ones(2)}
+
+
+def test_the_places_that_are_not_ours_to_answer_for_exist():
+    """Breaks when a module is renamed, and a user's error is taken for a fault of ours."""
+    places = {place: PACKAGE / place for place in (*traces.RUN, *traces.TAKE)}
+    missing = [
+        place
+        for place, there in places.items()
+        if not (there.is_dir() if place.endswith("/") else there.with_suffix(".py").exists())
+    ]
+    assert missing == []
 
 
 def test_what_the_suite_computes_wrongly_is_its_own():

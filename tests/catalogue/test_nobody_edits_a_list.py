@@ -77,10 +77,22 @@ ERROR = """\
 """
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """The project's files with one more folder, whose cells were run and blessed."""
-    place = tmp_path_factory.mktemp("copy") / "faultline"
+# Several commands in one process, which takes a second to start: gives the exit code of each, and what it printed.
+SEVERAL = """
+import contextlib, io, json, sys
+from faultline.cli import app
+answers = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        answers.append((app.main(words), out.getvalue()))
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The project's files with one more folder."""
+    place = tmp_path / "faultline"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
@@ -91,60 +103,64 @@ def copy(tmp_path_factory):
     (place / "repros" / NAME).mkdir()
     for name, text in FOLDER.items():
         (place / "repros" / NAME / name).write_text(text)
-    faultline(place, "run", "--failure", NAME, code=EXIT_UNEXPECTED)
-    faultline(place, "maintain", "bless", "--failure", NAME)
-    faultline(place, "maintain", "readmes")
     return place
 
 
-def faultline(place, *words, code=EXIT_AS_EXPECTED):
-    """What a command prints, which ends with this exit code."""
-    command = [sys.executable, "-m", "faultline", *words]
-    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout
+def answers(place, *asked):
+    """What commands of one process print, each of which has to end with the exit code behind it."""
+    words = json.dumps([line.split() for line, _ in asked])
+    ended = subprocess.run(
+        [sys.executable, "-c", SEVERAL, words], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    given = json.loads(ended.stdout.splitlines()[-1])
+    assert [code for code, _ in given] == [code for _, code in asked], ended.stdout + ended.stderr
+    return [out for _, out in given]
 
 
-def test_its_cells_are_listed_run_and_blessed(copy):
-    assert BROKEN in faultline(copy, "list", "--failure", NAME, "--ids").splitlines()
+def project(place, mode):
+    """A project of somebody who has, or hasn't, the setting that the failure needs."""
+    place.mkdir()
+    shutil.copy(ROOT / "requirements.txt", place)
+    (place / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\n")
+    settings = f"output_dir: out\nddp_find_unused_parameters: true\nquokka_mode: {mode}\n"
+    (place / "train.yaml").write_text(settings)
+
+
+def test_every_command_knows_a_failure_from_its_folder(copy):
+    """Breaks when somebody who adds a failure has to edit a list, or a command doesn't know it then."""
+    # One process for each, as one reads what another wrote.
+    answers(copy, (f"run --failure {NAME}", EXIT_UNEXPECTED))
+    answers(copy, (f"maintain bless --failure {NAME}", EXIT_AS_EXPECTED))
+    answers(copy, ("maintain readmes", EXIT_AS_EXPECTED))
     rules = (copy / "repros" / NAME / "expected.toml").read_text()
     assert 'outcome = "raises"\nsignature = "quokka-found"' in rules and 'outcome = "diverges"' in rules
-    assert "Every cell did what was expected" in faultline(copy, "run", "--cell", BROKEN)
-
-
-def test_its_error_is_diagnosed_and_certain_only_with_its_context(copy):
-    (copy / "run.log").write_text(f"12 marsupials loaded\n{ERROR}")
-    answer = json.loads(faultline(copy, "diagnose", "run.log", "--json"))
-    assert (answer["failure"], answer["sure"]) == (NAME, "certain")
-    (copy / "run.log").write_text(ERROR)
-    assert f"It is {NAME} only if the run has" in faultline(copy, "diagnose", "run.log", code=EXIT_UNEXPECTED)
-
-
-def test_its_warning_is_reported(copy):
-    (copy / "quiet.log").write_text("step 1\nQuokkaWarning: row 3 smiles\nstep 2\n")
-    assert NAME in faultline(copy, "diagnose", "quiet.log", code=EXIT_UNEXPECTED)
-
-
-def test_a_project_with_its_setting_is_audited(copy):
-    project = copy / "project"
-    project.mkdir()
-    shutil.copy(ROOT / "requirements.txt", project)
-    (project / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\n")
-    for setting, code in (("true", EXIT_UNEXPECTED), ("false", EXIT_AS_EXPECTED)):
-        settings = f"output_dir: out\nddp_find_unused_parameters: true\nquokka_mode: {setting}\n"
-        (project / "train.yaml").write_text(settings)
-        answer = json.loads(faultline(copy, "audit", "project", "--json", code=code))
-        applies = {finding["failure"] for finding in answer["findings"] if finding["applies"]}
-        assert (NAME in applies) == (setting == "true")
-
-
-def test_its_cell_is_exported_with_its_code(copy):
-    text = faultline(copy, "export", BROKEN)
-    assert "a quokka sits in row 1" in text and "https://example.org/1" in text and "text_batch" in text
-
-
-def test_it_is_documented(copy):
-    shown = faultline(copy, "show", NAME)
-    assert "look for quokkas first" in shown and "verified" in shown
     assert "raises" in (copy / "repros" / NAME / "README.md").read_text()
     assert f"[{NAME}](../repros/{NAME}/README.md)" in (copy / "docs" / "catalogue.md").read_text()
+
+    (copy / "known.log").write_text(f"12 marsupials loaded\n{ERROR}")
+    (copy / "run.log").write_text(ERROR)
+    (copy / "quiet.log").write_text("step 1\nQuokkaWarning: row 3 smiles\nstep 2\n")
+    project(copy / "with", "true")
+    project(copy / "without", "false")
+    listed, ran, known, only, quiet, within, without, exported, shown = answers(
+        copy,
+        (f"list --failure {NAME} --ids", EXIT_AS_EXPECTED),
+        (f"run --cell {BROKEN}", EXIT_AS_EXPECTED),
+        ("diagnose known.log --json", EXIT_AS_EXPECTED),
+        ("diagnose run.log", EXIT_UNEXPECTED),
+        ("diagnose quiet.log", EXIT_UNEXPECTED),
+        ("audit with --json", EXIT_UNEXPECTED),
+        ("audit without --json", EXIT_AS_EXPECTED),
+        (f"export {BROKEN}", EXIT_AS_EXPECTED),
+        (f"show {NAME}", EXIT_AS_EXPECTED),
+    )
+    assert BROKEN in listed.splitlines() and "Every cell did what was expected" in ran
+    diagnosis = json.loads(known)
+    assert (diagnosis["failure"], diagnosis["sure"]) == (NAME, "certain")
+    assert f"It is {NAME} only if the run has" in only and NAME in quiet
+    for audit, applies in ((within, True), (without, False)):
+        applying = {finding["failure"] for finding in json.loads(audit)["findings"] if finding["applies"]}
+        assert (NAME in applying) == applies
+    assert "a quokka sits in row 1" in exported and "https://example.org/1" in exported and "text_batch" in exported
+    assert "look for quokkas first" in shown and "verified" in shown

@@ -52,25 +52,31 @@ def test_commands_and_options_are_offered(offered):
     assert offered("completion", "") == ["bash", "zsh", "fish"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["show", ""], [*failures()]),
-        (["run", "--failure", ""], [*failures()]),
-        (["run", "--strategy", ""], strategies.names()),
-        (["check", "train.py:build", "--checkpointing", ""], [*CHECKPOINTING]),
-        (["run", "--stack", ""], [*requests.named()]),
-        (["is-safe", "trl==1.12.0", "--base", ""], [*requests.named()]),
-        (["list", "--device", "c"], ["cpu", "cuda"]),
-        (["run", "--strategy", "ddp,fsdp2"], ["ddp,fsdp2", "ddp,fsdp2-no-reshard", "ddp,fsdp2-hsdp"]),
-        (["run", "--strategy", "=", "fsdp2"], ["fsdp2", "fsdp2-no-reshard", "fsdp2-hsdp"]),
-        (["export", "rank0_only_save/broken/ddp/off/fp32/w2"], ["rank0_only_save/broken/ddp/off/fp32/w2/cpu"]),
-    ],
-)
-def test_values_are_those_of_the_catalogue(offered, words, names):
+def test_values_are_those_of_the_catalogue(asked):
     """Breaks when a failure, a strategy or a stack is added and no shell offers it."""
-    assert offered(*words) == names
+    wanted = {
+        ("show", ""): [*failures()],
+        ("run", "--failure", ""): [*failures()],
+        ("run", "--strategy", ""): strategies.names(),
+        ("check", "train.py:build", "--checkpointing", ""): [*CHECKPOINTING],
+        ("run", "--stack", ""): [*requests.named()],
+        ("is-safe", "trl==1.12.0", "--base", ""): [*requests.named()],
+        ("list", "--device", "c"): ["cpu", "cuda"],
+    }
+    lines = {words: asked("__complete", *words)[1].splitlines() for words in wanted}
+    names = {
+        words: [line.partition("\t")[0] for line in said if line.strip("\x1fbegin")] for words, said in lines.items()
+    }
+    assert names == wanted
+
+
+@pytest.mark.slow
+def test_bash_offers_the_rest_of_what_it_takes_for_several_words(offered):
+    """Breaks when a list, a value behind = or an id is completed at its beginning, or not at all."""
+    assert offered("run", "--strategy", "ddp,fsdp2") == ["ddp,fsdp2", "ddp,fsdp2-no-reshard", "ddp,fsdp2-hsdp"]
+    assert offered("run", "--strategy", "=", "fsdp2") == ["fsdp2", "fsdp2-no-reshard", "fsdp2-hsdp"]
+    cell = "rank0_only_save/broken/ddp/off/fp32/w2"
+    assert offered("export", cell) == [f"{cell}/cpu"]
 
 
 def test_descriptions_are_titles(asked):

@@ -27,11 +27,11 @@ def stand_in(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ray", [False, True])
-@pytest.mark.parametrize("nodes", [Nodes(1), Nodes(4, 2, 8, ["time=04:00:00", "exclusive"])])
-def test_bash_reads_every_script(nodes, ray, tmp_path):
+@pytest.mark.parametrize("asked", [(1,), (4, 2, 8, ["time=04:00:00", "exclusive"])])
+def test_bash_reads_every_script(asked, ray, tmp_path):
     """Breaks when a script is no shell, or a folder's name is taken for its syntax."""
     folder = tmp_path / 'it\'s "odd" $(touch x) `y` #'
-    nodes = Nodes(nodes.count, nodes.gpus, nodes.cpus, nodes.options, ray)
+    nodes = Nodes(*asked, ray=ray)
     for name, text in slurm.scripts(nodes, Run(["--strategy=zero*"], tmp_path, folder)).items():
         done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         assert not done.returncode and not done.stderr, name
@@ -60,16 +60,16 @@ def test_an_option_of_sbatch_stays_one_word(value):
     assert shlex.split(slurm.checked(f"comment={value}")) == [f"comment={value}"]
 
 
-@pytest.mark.parametrize("option", ["time=1\n#SBATCH --wrap=x", "=1", "x y", "", "Time=1", "comment="])
-def test_what_is_no_option_is_refused(option):
-    with pytest.raises(UsageError, match="long name"):
-        slurm.checked(option)
-
-
-@pytest.mark.parametrize("option", ["array=1-9", "--nodes=2", "output=x"])
-def test_an_option_that_the_script_sets_is_refused(option):
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        *((option, "long name") for option in ("time=1\n#SBATCH --wrap=x", "=1", "x y", "", "Time=1", "comment=")),
+        *((option, "is set by the script") for option in ("array=1-9", "--nodes=2", "output=x")),
+    ],
+)
+def test_what_is_no_option_of_sbatch_or_the_scripts_own_is_refused(option, words):
     """Breaks when shards get lost because somebody has another array than the script counts on."""
-    with pytest.raises(UsageError, match="is set by the script"):
+    with pytest.raises(UsageError, match=words):
         slurm.checked(option)
 
 
@@ -95,17 +95,18 @@ def test_the_command_hands_on_what_is_asked_of_a_run(asked, tmp_path):
     assert (folder / "logs").is_dir()
 
 
-def test_gpus_are_asked_for_where_cells_are_on_gpus(asked, tmp_path):
-    code, _, _ = asked("fleet", "slurm", "--nodes=1", "--gpus=2", "--strategy=ddp", f"--results={tmp_path}/run")
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--nodes=1", "--gpus=2", "--strategy=ddp"], ["--device=cuda", "--gres=gpu:2"]),
+        (["--nodes=9", "--cell=zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu"], ["--array=1-1\n"]),
+    ],
+)
+def test_gpus_and_no_more_nodes_are_asked_for_than_cells_need(asked, tmp_path, words, written):
+    """Breaks when a node is asked for that has nothing to do, or a cell on GPUs that has none."""
+    assert asked("fleet", "slurm", *words, f"--results={tmp_path}/run")[0] == 0
     text = (tmp_path / "run" / "shards.sbatch").read_text()
-    assert code == 0 and "--device=cuda" in text and "--gres=gpu:2" in text
-
-
-def test_no_more_shards_are_made_than_there_are_cells(asked, tmp_path):
-    """Breaks when a node is asked for that has nothing to do."""
-    cell = "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu"
-    assert asked("fleet", "slurm", "--nodes", "9", "--cell", cell, "--results", str(tmp_path / "run"))[0] == 0
-    assert "--array=1-1\n" in (tmp_path / "run" / "shards.sbatch").read_text()
+    assert [each for each in written if each not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -130,12 +131,9 @@ def test_a_mistake_is_seen_before_anything_is_written(asked, tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_in_use_is_not_written_over(asked, tmp_path):
+def test_a_folder_that_is_in_use_is_not_written_over_nor_merged(asked, tmp_path):
     (tmp_path / "notes").touch()
     code, _, [line] = asked("fleet", "slurm", "--nodes", "1", "--results", str(tmp_path))
     assert code == 2 and "is not empty" in line
-
-
-def test_a_merge_without_any_shard_says_where_to_look(asked, tmp_path):
     code, _, [line] = asked("fleet", "merge", str(tmp_path))
     assert code == 2 and "no shard has begun" in line and "logs" in line

@@ -52,11 +52,7 @@ def test_a_module_that_nobody_can_install_stays_a_defect(light, asked):
 
 @pytest.mark.parametrize(
     ("command", "ways"),
-    [
-        (measure.run, ["--python", "--stack"]),
-        (use.is_safe, ["--python", "--base"]),
-        (use.reproduce, []),
-    ],
+    [(measure.run, ["--python", "--stack"]), (use.is_safe, ["--python", "--base"]), (use.reproduce, [])],
 )
 def test_only_options_that_a_command_has_are_offered(command, ways):
     """Breaks when somebody who has no --stack is told to give it."""

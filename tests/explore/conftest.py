@@ -3,6 +3,14 @@
 import pytest
 
 from faultline.explore import overview
+from faultline.explore.running import Runner
+
+
+@pytest.fixture
+def run(shared_server, references):
+    """Run a case in ranks; gives its result."""
+    runner = Runner()
+    return lambda case: runner(shared_server, references, runner.add(case))
 
 
 @pytest.fixture

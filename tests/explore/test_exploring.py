@@ -15,7 +15,6 @@ from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
 from faultline.explore import case as cases
 from faultline.explore import findings, kind, known, numbers, refusals, relations, shrinking
@@ -29,17 +28,14 @@ from faultline.programs import drawing
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.ranks.report import Sketch
-from faultline.runs import results
-from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
+from tests.support.judged import RIGHT, WRONG, judged, raises
 
 STRATEGIES = ("ddp", "zero2", "zero3")
-WRONG = Judgement(Outcome.DIVERGES, Signature.DIFFERS, "gradient of first.weight differs by 120 %")
-RIGHT = Judgement(Outcome.TRAINS)
 
 
 def of(case, judgement=WRONG):
-    return results.result(case.cell, judgement, Ended([]), {"torch": "2.13.0"}, Expectation(), "expected")
+    return judged(case.cell, judgement, torch="2.13.0")
 
 
 def judged_by(needs, strategies=STRATEGIES):
@@ -66,22 +62,14 @@ def test_shrinking_leaves_what_is_needed_and_nothing_else(features, data):
     assert all(value == drawing.VALUES[name][1] for name, value in shrunk.case.program.chosen)
 
 
-def test_shrinking_says_where_else_it_shows():
-    """Breaks when a reader can't see which strategies are right."""
-    case = Case(Program.of(1, {"layers": 3, "clip": "norm"}), "zero2")
-    shrunk = shrinking.shrunk(case, judged_by({"clip"}, ("zero2", "zero3")), STRATEGIES)
-    assert {name: did.outcome for name, did in shrunk.where.items()} == {
-        "ddp": "trains",
-        "zero2": "diverges",
-        "zero3": "diverges",
-    }
-
-
 def test_shrinking_ends_under_the_plainest_engine_that_does_the_same():
-    """Breaks when what DDP does too is a finding of ZeRO-3's, and one more of each other engine's."""
+    """Breaks when what DDP does too is a finding of ZeRO-3's, or a reader can't see which strategies are right."""
     case = Case(Program.of(1, {"layers": 3, "clip": "norm"}), "zero3")
     assert shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES).case.strategy == "ddp"
-    assert shrinking.shrunk(case, judged_by({"clip"}, ("zero2", "zero3")), STRATEGIES).case.strategy == "zero2"
+    shrunk = shrinking.shrunk(case, judged_by({"clip"}, ("zero2", "zero3")), STRATEGIES)
+    assert shrunk.case.strategy == "zero2"
+    where = {"ddp": "trains", "zero2": "diverges", "zero3": "diverges"}
+    assert {name: did.outcome for name, did in shrunk.where.items()} == where
     of_zero = Case(Program.of(1, {"zero.overlap_comm": False}), "zero3")
     assert shrinking.shrunk(of_zero, judged_by({"zero.overlap_comm"}), STRATEGIES).case.strategy == "zero2"
 
@@ -97,24 +85,16 @@ def searched(cases, look):
     return search, rounds
 
 
-def test_a_search_asks_for_what_it_needs_and_ends():
-    """Breaks when shrinking waits for a result that nobody runs."""
-    case = Case(Program.of(1, {"layers": 3, "width": 7, "clip": "norm", "function": True}), "zero2")
-    search, rounds = searched([case], judged_by({"clip", "function"}))
-    [cluster] = search.clusters.values()
-    assert {*cluster.shrunk.case.program.features} == {"clip", "function"}
-    assert 1 < rounds < 20
-
-
 def test_what_was_found_explains_what_has_all_of_it():
-    """Breaks when one failure is listed once for each program that has it."""
+    """Breaks when one failure is listed once for each program that has it, or a search never ends."""
     cases = [
         Case(Program.of(number, {"clip": "norm", **more}), "zero2")
         for number, more in enumerate(({}, {"layers": 3}, {"width": 7}, {"block": "norm"}))
     ]
-    search, _ = searched(cases, judged_by({"clip"}, ("zero2", "zero3")))
+    search, rounds = searched(cases, judged_by({"clip"}, ("zero2", "zero3")))
     [cluster] = search.clusters.values()
-    assert cluster.cases == len(cases)
+    assert cluster.cases == len(cases) and {*cluster.shrunk.case.program.features} == {"clip"}
+    assert 1 < rounds < 20
     later = Case(Program.of(9, {"clip": "norm", "layers": 3}), "zero2")
     assert {later, replace(later, strategy="zero3")}.isdisjoint(search.cases_of(later.program))
     assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
@@ -153,16 +133,12 @@ def test_what_trains_when_it_runs_again_is_no_finding():
     assert search.funnel[Stage.DIFFER] == search.funnel[Stage.TRAIN_AGAIN] == 1
 
 
-def test_a_result_that_is_not_there_is_asked_for():
-    """Breaks when a search goes on with results that it doesn't have."""
-    with pytest.raises(Missing) as missing:
-        Search(STRATEGIES).look(Case(Program(), "ddp"))
-    assert missing.value.cases == [Case(Program(), "ddp")]
-
-
 def test_what_is_known_by_its_features_is_not_run():
-    """Breaks when known refusals hide what nobody knows."""
+    """Breaks when known refusals hide what nobody knows, or a search goes on with results that it doesn't have."""
     search = Search(STRATEGIES)
+    with pytest.raises(Missing) as missing:
+        search.look(Case(Program(), "ddp"))
+    assert missing.value.cases == [Case(Program(), "ddp")]
     spare = Program.of(0, {"spare": True})
     assert [case.strategy for case in search.cases_of(spare)] == ["zero2", "zero3"]
     assert search.funnel == Counter({Stage.PROGRAMS: 1, Stage.KNOWN_BY_FEATURES: 1})
@@ -179,28 +155,24 @@ def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
     assert refusal.words in source[int(line) - 1]
     strategy = next(name for name in strategies.names() if matches(name, refusal.strategies))
     case = Case(Program(), strategy)
-    raised = of(case, Judgement(Outcome.RAISES, Signature.OTHER, f"ValueError: {refusal.words} here"))
-    assert known.refusal(case, raised) == known.Known(known.REFUSAL, refusal.link)
-    assert known.refusal(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, "ValueError: no"))) is None
+    raised = of(case, raises(f"ValueError: {refusal.words} here"))
+    assert known.after(case, raised) == known.Known(known.REFUSAL, refusal.link)
+    assert known.after(case, of(case, raises("ValueError: no"))) is None
 
 
 def test_an_error_that_upstream_has_a_report_of_is_no_documented_refusal():
     """Breaks when an open bug stands as what an engine refuses by intent."""
     case = Case(Program(), "fsdp2")
-    result = of(case, Judgement(Outcome.RAISES, Signature.OTHER, "KeyError: Missing optimizer state for parameter w"))
-    assert known.refusal(case, result) == known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
+    result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
+    assert known.after(case, result) == known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
 
 
-def test_a_failure_that_is_to_be_found_blind_is_not_known():
-    """Breaks when a failure is found again only because the search knows of it."""
+def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_strategies():
+    """Breaks when a failure is found blind only because the search knows of it, or findings are found again."""
     case = Case(Program.of(0, {"accumulate": 2, "accumulating": "by hand"}), "zero2")
     name = "zero12_manual_ga_keeps_last_microbatch"
     assert known.before(case, ()) == known.Known(known.FAILURE, name)
     assert known.before(case, (), without=name) is None
-
-
-def test_an_earlier_finding_explains_its_features_under_its_strategies():
-    """Breaks when findings that are kept are found again and again."""
     explains = Explains("seen_before", (("clip", "norm"),), ("zero2",))
     case = Case(Program.of(0, {"clip": "norm", "layers": 3}), "zero2")
     assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
@@ -214,29 +186,20 @@ def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
     case = Case(Program.of(0, {"shape": "one", "between": "reloading"}), "fsdp1-full")
     for words, known_as in ((traceback, known.Known(known.FINDING, "seen_before")), ("ValueError: no", None)):
         explains = [Explains("seen_before", (("life", "resumed"),), ("fsdp1-full",), error=words)]
-        ended = of(case, Judgement(Outcome.RAISES, Signature.OTHER, words.replace("line 7", "line 8")))
+        ended = of(case, raises(words.replace("line 7", "line 8")))
         assert known.before(case, explains) is None and known.after(case, ended, explains) == known_as
         assert known.after(replace(case, strategy="ddp"), ended, explains) is None
-    other = of(case, Judgement(Outcome.RAISES, Signature.OTHER, f"{traceback} of another kind"))
+    other = of(case, raises(f"{traceback} of another kind"))
     assert known.after(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
-
-
-def test_a_documented_refusal_is_no_finding():
-    """Breaks when an engine is blamed for what it says that it doesn't do."""
-    case = Case(Program.of(0, {"zero.prescale_gradients": True}), "zero2")
-    words = "AssertionError: pre-scale gradients is not yet supported with ZeRO-2 with reduce scatter enabled"
-    refused = known.after(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, words)))
-    assert refused and refused.kind == known.REFUSAL and refused.name.startswith("https://")
-    assert known.after(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, "AssertionError: no"))) is None
 
 
 def test_planted_faults_are_counted_and_not_shrunk():
     """Breaks when a fault of our own making is listed as a finding."""
     cases = [Case(Program.of(n, {"layers": 3}), "zero2", fault=Fault("zero", "first")) for n in range(4)]
     search = Search(STRATEGIES)
-    refused = Judgement(Outcome.RAISES, Signature.OTHER, "pre-scale gradients is not yet supported with ZeRO-2")
-    judged = (WRONG, RIGHT, refused, Judgement(Outcome.IMPOSSIBLE, "", "no such setting"))
-    search.take(of(case, judgement) for case, judgement in zip(cases, judged, strict=True))
+    refused = raises("pre-scale gradients is not yet supported with ZeRO-2")
+    ends = (WRONG, RIGHT, refused, Judgement(Outcome.IMPOSSIBLE, "", "no such setting"))
+    search.take(map(of, cases, ends))
     search.sort(cases)
     assert search.planted == Counter({("zero", "differs"): 1, ("zero", ""): 1}), "what was refused was never planted"
     assert search.planted_by_kind == {"zero": {"": 1, "differs": 1}} and search.planted_seen == 1
@@ -251,7 +214,7 @@ def test_planted_faults_are_counted_and_not_shrunk():
         (replace(WRONG, finding=Finding(factor=Factor("gradients", 0.7))), "differs", True),
         (replace(WRONG, signature=Signature.UNMOVED), "never moved", True),
         (WRONG, "differs", True),
-        (Judgement(Outcome.RAISES, Signature.OTHER, "IndexError: list index out of range"), "raises IndexError", False),
+        (raises("IndexError: list index out of range"), "raises IndexError", False),
         (Judgement(Outcome.HANGS, Signature.NO_PROGRESS), "hangs", False),
     ],
 )
@@ -265,29 +228,21 @@ def test_the_kind_of_a_difference(judgement, words, silent):
 def test_a_role_names_no_block():
     """Breaks when one failure is listed once for each block in which it first shows."""
     first = Difference(1, 0, "backward", "blocks.1.layer", 0.5)
-    assert (
-        kind.role(of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))) == "backward blocks.N.layer"
-    )
+    result = of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))
+    assert kind.role(result) == "backward blocks.N.layer"
 
 
-def test_a_finding_is_kept_as_a_folder(tmp_path):
-    """Breaks when what was found can't be replayed."""
+def test_each_finding_is_kept_as_a_folder_of_its_own(tmp_path):
+    """Breaks when what was found can't be replayed, is written over another one, or is written twice."""
     case = Case(Program.of(4, {"zero.overlap_comm": False, "clip": "norm"}), "zero2")
     shrunk = shrinking.shrunk(case, judged_by({"zero.overlap_comm", "clip"}), STRATEGIES)
     made = findings.write(tmp_path, shrunk, steady=3)
     assert made.name == "zero_clip_norm_overlap_comm_false_differs"
-    [kept] = findings.every(tmp_path)
-    assert kept == made
-    assert kept.explains == Explains(made.name, shrunk.case.program.chosen, STRATEGIES)
-
-
-def test_two_findings_have_two_folders(tmp_path):
-    """Breaks when one finding is written over another with the same features, or one that goes on is written twice."""
-    case = Case(Program.of(4, {"clip": "norm", "accumulate": 2}), "zero2")
-    shrunk = shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES)
+    assert findings.every(tmp_path) == [made]
+    assert made.explains == Explains(made.name, shrunk.case.program.chosen, STRATEGIES)
     other = replace(shrunk, case=replace(shrunk.case, program=replace(shrunk.case.program, seed=5)))
-    names = [findings.write(tmp_path, each, steady=1).name for each in (shrunk, other, shrunk)]
-    assert names == ["ddp_clip_norm_differs", "ddp_clip_norm_differs_2", "ddp_clip_norm_differs"]
+    names = [findings.write(tmp_path, each, steady=1).name for each in (other, shrunk)]
+    assert names == [f"{made.name}_2", made.name]
 
 
 def test_a_folder_that_is_no_finding_is_refused(tmp_path):

@@ -31,17 +31,13 @@ def test_the_page_is_that_of_the_findings_that_are_kept():
 
 
 @given(st.permutations([(status, outcome) for status in findings.STATUSES for outcome in OUTCOMES]))
-def test_new_and_silent_ones_come_first(places):
-    """Breaks when what nobody knows and nobody sees stands below what an error says."""
+def test_new_silent_and_usual_ones_come_first(places):
+    """Breaks when what nobody knows and nobody sees, or meets everybody, stands below an error, or a rare setting."""
     every = [finding(f"{status}-{outcome}", outcome, status) for status, outcome in places]
     ordered = sorted(every, key=overview.grave)
     assert [(each.about.status, each.seen.outcome) for each in ordered] == [
         (status, outcome) for status in findings.STATUSES for outcome in OUTCOMES
     ]
-
-
-def test_default_settings_come_before_rare_ones():
-    """Breaks when a setting that nobody has hides what everybody meets."""
     rare, usual = finding("a", **{"zero.overlap_comm": True}), finding("b", accumulate=2, method="model")
     assert sorted([rare, usual], key=overview.grave) == [usual, rare]
 
@@ -89,26 +85,18 @@ def test_planted_faults_are_counted_by_kind_over_all_explorations():
     assert overview.planted([NUMBERS]) == []
 
 
-def test_several_explorations_have_their_sums():
-    """Breaks when somebody has to add up what the explorations came to."""
+def test_rows_are_summed_and_whole():
+    """Breaks when somebody has to add up what explorations came to, or a title ends the cell of a table."""
     [*_, last] = overview.funnel([NUMBERS, replace(NUMBERS, seed=8, minutes=47.5)])
     assert last == "| all | 1.0 hours | 200 | 800 | 40 | 24 |  | 6 (2) | 36 of 36 | 78 of 80 |"
-
-
-def test_a_row_cannot_be_broken_by_what_was_seen():
-    """Breaks when a title or a program ends the cell of a table."""
     assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 6
 
 
-def test_no_issue_names_a_folder_of_findings():
-    """Breaks when somebody upstream reads the name of a folder that they don't have."""
+def test_no_finding_names_what_others_do_not_have():
+    """Breaks when somebody upstream reads the name of a folder of ours, or a traceback has a machine's own paths."""
     names = [file.parent.name for file in findings.FINDINGS.glob("*/issue.md")]
     for file in findings.FINDINGS.glob("*/issue.md"):
         text = file.read_text(encoding="utf-8")
         assert not [name for name in names if re.search(rf"\b{name}\b(?!/)", text)], file
-
-
-def test_no_finding_says_on_which_machine_it_was_seen():
-    """Breaks when a traceback's paths are kept as they were."""
     files = [file for file in findings.FINDINGS.rglob("*") if file.is_file()]
     assert not [file for file in files if re.search(r"[\"' ]/\S+/site-packages/", file.read_text(encoding="utf-8"))]

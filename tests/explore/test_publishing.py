@@ -18,11 +18,15 @@ from faultline.programs.settings import SETTINGS, TRL
 from tests.support.night import sampled
 
 RAISED = "RuntimeError: size 3 of (a) must match 17"
-FEATURES = [
-    (name, value)
-    for name, written in skeleton.WRITTEN.items()
-    for value in (VALUES[name][1:] if written == skeleton.ANY else written)
-]
+
+
+def features(written):
+    """The features that a table says can be written out, each with each of its values."""
+    return [
+        (name, value)
+        for name, values in written.items()
+        for value in (VALUES[name][1:] if values == skeleton.ANY else values)
+    ]
 
 
 def finding(chosen, outcome="diverges", kind="differs", home=Path("findings")):
@@ -32,7 +36,14 @@ def finding(chosen, outcome="diverges", kind="differs", home=Path("findings")):
     return Finding(home / "zero_thing_differs", case, seen, About('A "thing" differs'))
 
 
-@pytest.mark.parametrize(("name", "value"), FEATURES)
+@pytest.fixture
+def adopting(tmp_path, monkeypatch):
+    """Findings are adopted into a catalogue of the test's own."""
+    monkeypatch.setattr(publishing, "REPROS", tmp_path)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), features(skeleton.WRITTEN))
 def test_every_feature_can_be_written_out(name, value, tmp_path):
     """Breaks when a failure's folder doesn't load, or its model doesn't train in one process."""
     needed = drawing.needed(name)
@@ -47,23 +58,15 @@ def test_every_feature_can_be_written_out(name, value, tmp_path):
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in built.model.parameters())
 
 
-TRL_FEATURES = [
-    (name, value)
-    for name, written in skeleton.IN_TRL.items()
-    if name not in ("through", "world_size")
-    for value in (VALUES[name][1:] if written == skeleton.ANY else written)
-]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", sampled(TRL, 4))
 def test_programs_in_trl_can_be_written_out(trainer, tmp_path):
     """Breaks when the file of a finding in a trainer of TRL can't be exported, or lacks a feature that it has."""
-    features = [(n, v) for n, v in TRL_FEATURES if n not in SETTINGS or SETTINGS[n].family in ("trainer", trainer)]
-    for number, (name, value) in enumerate(features):
-        asked = drawing.sensible(Program.of(3, {"through": trainer, name: value}))
-        if name not in asked.features:
-            continue
+    for number, (name, value) in enumerate(features(skeleton.IN_TRL)):
         thing = finding({"through": trainer, name: value})
+        another = name in SETTINGS and SETTINGS[name].family not in ("trainer", trainer)
+        if another or name in ("through", "world_size") or name not in thing.case.program.features:
+            continue
         home = tmp_path / f"thing{number}"
         skeleton.write(thing, home)
         assert loading.load(home).variant(f"{trainer}-broken")
@@ -80,24 +83,14 @@ def test_what_no_file_has_yet_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", sampled([each.name for each in findings.every() if not each.about.failure], 8))
-def test_every_finding_becomes_a_folder(name, tmp_path, monkeypatch, capsys):
+def test_every_finding_becomes_a_folder(name, adopting, tmp_path, capsys):
     """Breaks when a new finding can't enter the catalogue, or enters it without what nobody is told to write."""
-    monkeypatch.setattr(publishing, "REPROS", tmp_path)
-    monkeypatch.setattr(publishing, "ROOT", tmp_path)
     [each] = findings.named([name])
     assert publishing.adopt(name) == EXIT_AS_EXPECTED
     text, lacks = (tmp_path / name / "failure.py").read_text(), skeleton.missing(each.case.program)
     assert loading.load(tmp_path / name) and text.endswith("\n") and ", )" not in text
     assert re.findall("by hand: (.*?)=", text) == lacks and ("by hand" in capsys.readouterr().out) == bool(lacks)
     assert each.about.since.removeprefix("since ") in text
-
-
-def test_what_is_in_the_catalogue_is_not_adopted_again(monkeypatch):
-    """Breaks when a second copy of a failure is written without a word."""
-    one = finding({"tied": "head"})
-    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
-    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
-        publishing.adopt("zero_thing_differs")
 
 
 @pytest.mark.parametrize(
@@ -120,11 +113,13 @@ def test_an_error_is_known_again_by_its_words(tmp_path):
     assert failure.signature("RuntimeError: another one") == "other"
 
 
-def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
-    """Breaks when a failure's folder is overwritten, or a name that isn't there gives one."""
-    monkeypatch.setattr(publishing, "REPROS", tmp_path)
-    monkeypatch.setattr(publishing, "ROOT", tmp_path)
-    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"})])
+def test_a_finding_becomes_a_folder_once(adopting, tmp_path, monkeypatch, capsys):
+    """Breaks when a failure's folder is overwritten, there is a second copy, or a name that isn't there gives one."""
+    one = finding({"tied": "head"})
+    monkeypatch.setattr(findings, "every", lambda: [replace(one, about=replace(one.about, failure="zero3_x"))])
+    with pytest.raises(UsageError, match="is zero3_x of the catalogue already"):
+        publishing.adopt("zero_thing_differs")
+    monkeypatch.setattr(findings, "every", lambda: [one])
     assert publishing.adopt("zero_thing_differs") == EXIT_AS_EXPECTED
     assert "step 4" in capsys.readouterr().out
     assert {file.name for file in (tmp_path / "zero_thing_differs").iterdir()} == {
@@ -164,6 +159,7 @@ def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch, page):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
     """Breaks when what is sent upstream doesn't show what was seen."""
     made = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore import relations
 from faultline.explore.case import Case
-from faultline.explore.running import Runner
 from faultline.programs import drawing
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.ranks.report import Sketch
+from tests.support.night import sampled
 
 # For each relation a case that it says something of.
 CASES = {
@@ -40,13 +40,18 @@ def tripled(case):
     return Fault("factor", "model.layers.0.self_attn.o_proj" if case.program.in_trl else "first", times=3.0)
 
 
-def run(case, server, references):
-    runner = Runner()
-    result = runner(server, references, runner.add(case))
-    assert result.outcome == (Outcome.DIVERGES if case.fault else Outcome.TRAINS), result.detail
-    assert result.checked.sketch.weights
-    assert bool(result.checked.sketch.gradients) != bool(case.program.trainer)
-    return result.checked.sketch
+@pytest.fixture
+def sketch(run):
+    """What a case does, which has to go wrong only where a fault is planted in it."""
+
+    def sketch(case, fault=None):
+        result = run(Case(case.program, case.strategy, fault))
+        assert result.outcome == (Outcome.DIVERGES if fault else Outcome.TRAINS), result.detail
+        assert result.checked.sketch.weights
+        assert bool(result.checked.sketch.gradients) != bool(case.program.trainer)
+        return result.checked.sketch
+
+    return sketch
 
 
 def test_every_relation_has_a_case():
@@ -73,55 +78,36 @@ def test_a_relation_says_nothing_of_others():
     assert not relations.of(by_rank)
 
 
+# What a relation brings to light though both sides have it.
+ON_BOTH_SIDES = {
+    "micro-batches": Fault("rows", step=2),
+    "ranks swapped": Fault("lost", "first"),
+    "world sizes": Fault("lost", "first"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_a_relation_holds_and_sees_a_fault(name, shared_server, references):
-    """Breaks when a healthy pair is called apart, or a gradient that is twice as large is not seen."""
+@pytest.mark.parametrize("name", sampled(CASES, 12, lambda name: CASES[name].strategy))
+def test_a_relation_holds_sees_a_fault_and_lets_pass_what_it_says_nothing_of(name, sketch):
+    """Breaks when a healthy pair is called apart, a fault is not seen, or a relation is blamed for what both have."""
     case, relation = CASES[name], named(name)
     twin = relation.twin(case)
-    one, other = (run(each, shared_server, references) for each in (case, twin))
-    assert not relations.broken(one, other, relation)
-    faulty = Case(case.program, case.strategy, tripled(case))
-    assert relations.broken(run(faulty, shared_server, references), other, relation)
+    healthy = sketch(twin)
+    assert not relations.broken(sketch(case), healthy, relation)
+    faulty = sketch(case, tripled(case))
+    assert relations.broken(faulty, healthy, relation)
+    assert not relations.broken(faulty, sketch(twin, tripled(case)), relation)
+    if fault := ON_BOTH_SIDES.get(name):
+        assert relations.broken(sketch(case, fault), sketch(twin, fault), relation)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("micro-batches", Fault("rows", step=2)),
-        ("ranks swapped", Fault("lost", "first")),
-        ("world sizes", Fault("lost", "first")),
-    ],
-)
-def test_a_relation_sees_what_is_wrong_on_both_sides(name, fault, shared_server, references):
-    """Breaks when a relation only sees that two runs differ, and not what its change of a program brings to light."""
-    case = CASES[name]
-    assert broken_with(fault, case, named(name), shared_server, references)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_a_relation_lets_pass_what_it_says_nothing_of(name, shared_server, references):
-    """Breaks when a relation blames its own change for what both sides have."""
-    fault = tripled(CASES[name])
-    assert not broken_with(fault, CASES[name], named(name), shared_server, references)
-
-
-def broken_with(fault, case, relation, server, references):
-    """What breaks a relation of which both sides have a fault."""
-    sides = (case, relation.twin(case))
-    one, other = (run(Case(each.program, each.strategy, fault), server, references) for each in sides)
-    return relations.broken(one, other, relation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
-def test_an_engine_logs_the_norm_that_its_gradients_have(strategy, shared_server, references):
+@pytest.mark.parametrize("strategy", sampled(("zero2", "ddp", "fsdp2", "zero3", "fsdp1-full"), 2))
+def test_an_engine_logs_the_norm_that_its_gradients_have(strategy, sketch):
     """Breaks when an engine clips by a norm of its own shard alone, or the norm isn't seen at all."""
-    sketch = run(Case(Program.of(3, {"clip": "norm"}), strategy), shared_server, references)
-    assert len(sketch.logged) == len(sketch.norms) == 3
-    assert not relations.wrong_norm(sketch)
+    seen = sketch(Case(Program.of(3, {"clip": "norm"}), strategy))
+    assert len(seen.logged) == len(seen.norms) == 3
+    assert not relations.wrong_norm(seen)
 
 
 @given(st.floats(0.1, 1e3), st.floats(-0.9, 0.9), st.sampled_from([1.0, 2.0]))

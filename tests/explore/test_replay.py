@@ -7,8 +7,6 @@ import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.expected import Expectation
 from faultline.explore import findings, replay
 from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
@@ -16,10 +14,9 @@ from faultline.explore.search import Search, Stage
 from faultline.explore.shrinking import Shrunk
 from faultline.maintain import rediscover
 from faultline.programs.program import Program
-from faultline.runs import results, storage
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
+from faultline.runs import storage
 from tests.support.entries import entry
+from tests.support.judged import RIGHT, WRONG, judged
 
 WHERE = {"ddp": "trains", "zero2": "diverges (differs)"}
 CASE = Case(Program.of(1, {"clip": "norm"}), "zero2")
@@ -39,7 +36,7 @@ def replayed(tmp_path, monkeypatch, page):
         def measure(cells, plan, folder, wrong, seen):
             assert {cell.strategy for cell in cells} == {*WHERE}
             for cell in cells:
-                seen(results.result(cell, did[cell.strategy], Ended([]), {}, Expectation(), "expected"))
+                seen(judged(cell, did[cell.strategy]))
 
         finding = replace(KEPT, folder=tmp_path / KEPT.name)
         monkeypatch.setattr(findings, "every", lambda: [finding])
@@ -51,17 +48,10 @@ def replayed(tmp_path, monkeypatch, page):
     return go
 
 
-WRONG, RIGHT = Judgement(Outcome.DIVERGES, Signature.DIFFERS, "by 90 %"), Judgement(Outcome.TRAINS)
-
-
-def test_a_finding_that_does_the_same_is_as_seen(replayed, capsys):
-    """Breaks when a replay raises an alarm where nothing changed."""
+def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
+    """Breaks when a release that mends a finding goes unnoticed, or a replay raises an alarm where nothing changed."""
     assert replayed({"ddp": RIGHT, "zero2": WRONG}) == EXIT_AS_EXPECTED
     assert "one: new, as seen" in capsys.readouterr().out
-
-
-def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
-    """Breaks when a release that mends a finding goes unnoticed."""
     assert replayed({"ddp": RIGHT, "zero2": RIGHT}) == EXIT_UNEXPECTED
     assert "  zero2: diverges (differs) before, trains now" in capsys.readouterr().out
     assert replayed({"ddp": RIGHT, "zero2": RIGHT}, write=True) == EXIT_AS_EXPECTED
@@ -69,17 +59,13 @@ def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
     assert "1 finding, 1 of them new." in (tmp_path / "README.md").read_text(), "its page is another one"
 
 
-def test_a_finding_of_an_exploration_is_named_by_its_folder(tmp_path):
-    """Breaks when what was found has to be copied before anybody can replay or bisect it."""
+def test_a_finding_is_named_by_its_folder_or_as_one_that_is_kept(tmp_path, replayed):
+    """Breaks when what was found has to be copied to be replayed, or a typing error replays nothing and passes."""
     shrunk = Shrunk(CASE, entry("diverges", CASE.cell.id, signature="differs"), {}, minimal=True)
     made = findings.write(tmp_path, shrunk, steady=3)
     assert findings.named([str(made.folder)]) == [made]
     with pytest.raises(UsageError, match="is not the folder of a finding"):
         findings.named([str(tmp_path)])
-
-
-def test_a_finding_that_there_is_not_is_named(replayed):
-    """Breaks when a typing error replays nothing and passes."""
     with pytest.raises(UsageError, match="no finding two"):
         replayed({}, names=("two",))
 

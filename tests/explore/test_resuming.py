@@ -54,6 +54,7 @@ def numbers(folder):
     return json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     """Breaks when `--resume` draws other programs than the exploration that it goes on with, or runs cells twice."""
     asked = {"specs": 12, "seed": 5, "strategies": TWO}
@@ -70,6 +71,7 @@ def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     assert {*explored(**asked)} == {*first, *rest}, "in one go they are the same"
 
 
+@pytest.mark.slow
 def test_plain_loops_alone(explored, tmp_path):
     """Breaks when `--loops` draws trainers, or an exploration that goes on draws them again."""
     loops = explored(specs=20, seed=5, strategies=TWO, loops=True)
@@ -79,23 +81,17 @@ def test_plain_loops_alone(explored, tmp_path):
     assert {*loops, *more} & usual and usual - {*loops, *more}, "they are those of the usual ones that are loops"
 
 
-def test_an_exploration_has_a_page_of_its_own(explored, tmp_path, capsys):
-    """Breaks when what an exploration came to has to be read from the terminal."""
+def test_an_exploration_has_a_page_of_its_own_also_without_torch(explored, monkeypatch, tmp_path, capsys):
+    """Breaks when what it came to has to be read from the terminal, or one on a fleet, without torch, can't end."""
+    monkeypatch.setitem(sys.modules, "faultline.explore.publishing", None)
+    monkeypatch.setattr(command.environments, "chosen", lambda *_: Environment("/elsewhere/python", ""))
+    monkeypatch.setattr(command.devices, "check_device", lambda *_: None)
+    monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
     explored(specs=4, seed=5, strategies=TWO)
     out = capsys.readouterr().out
     [page] = tmp_path.glob("explore-*/findings/README.md")
     assert "programs an hour: " in out and "findings/README.md\nThere is no finding. " in out
     assert "0 findings, 0 of them new." in page.read_text() and "\n| 5 | " in page.read_text()
-
-
-def test_what_has_no_torch_can_supervise(explored, monkeypatch, tmp_path):
-    """Breaks when an exploration on a fleet ends with an error, as its own environment has no torch."""
-    monkeypatch.setitem(sys.modules, "faultline.explore.publishing", None)
-    monkeypatch.setattr(command.environments, "chosen", lambda *_: Environment("/elsewhere/python", ""))
-    monkeypatch.setattr(command.devices, "check_device", lambda *_: None)
-    monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
-    explored(specs=2, seed=5, strategies=TWO)
-    assert [*tmp_path.glob("explore-*/findings/README.md")]
 
 
 def test_torchs_build_is_no_change(monkeypatch):

@@ -6,14 +6,11 @@ import msgspec
 import pytest
 
 from faultline.base.errors import NeverReady, UsageError
-from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.expected import Expectation
 from faultline.explore import findings, since
 from faultline.releases.search import boundary
-from faultline.runs import results, storage
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
+from faultline.runs import storage
 from faultline.stacks.index import Release
+from tests.support.judged import RIGHT, judged, raises
 
 RELEASES = [Release(f"1.{number}", f"2026-0{number + 1}-01") for number in range(6)]
 
@@ -54,14 +51,12 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
     releases = [
         Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
     ]
-    wrong = Judgement(Outcome.RAISES, Signature.OTHER)
 
     def measure(cells, plan, folder, seen):
         release = plan.stack
         if release == "2.12":
             raise NeverReady("No module named 'setuptools'")
-        judgement = wrong if release == "2.13.0" else Judgement(Outcome.TRAINS)
-        seen(results.result(cells[0], judgement, Ended([]), {}, Expectation(), "expected"))
+        seen(judged(cells[0], raises("") if release == "2.13.0" else RIGHT))
 
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(since.index, "releases", lambda package: releases)

@@ -71,11 +71,7 @@ def left(place):
 def test_a_run_starts_a_cluster_and_leaves_nothing(tmp_path, place):
     """Breaks when somebody who has no cluster can't try it, or it stays behind, or a token that later ones ask for."""
     home = tmp_path / "home"
-    done = ended(
-        command(tmp_path, place),
-        cwd=ROOT,
-        env=os.environ | {"HOME": str(home)},
-    )
+    done = ended(command(tmp_path, place), cwd=ROOT, env=os.environ | {"HOME": str(home)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 not as expected" in done.stdout and not left(place)
     assert not (home / ".ray").exists()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.fleet.cluster import Node
-from faultline.fleet.places import Place, Room, best
+from faultline.fleet.places import Room, best
 from faultline.runs.driver import Need
 
 
@@ -74,7 +74,3 @@ def test_law_no_node_has_more_than_it_has_room_for(sizes, parts, spread):
     assert all(len({*place.nodes}) == len(place.nodes) == spread for place in places)
     slots = Counter(place.part for place in places)
     assert all(slots[number] <= cells for number, cells in enumerate(waiting))
-
-
-def test_the_place_of_a_single_slot_is_its_node():
-    assert started([node(0)], [1]) == [Place(0, (node(0),))]

@@ -45,11 +45,6 @@ def deed(cell):
     return DEEDS[sum(cell.id.encode()) % len(DEEDS)]
 
 
-def test_cells_do_all_that_cells_do():
-    """Breaks when the cells of these tests become fewer, or all of them do the same."""
-    assert len(CELLS) == 60 and {deed(cell) for cell in CELLS} == {*DEEDS}
-
-
 def run(server, references, cell):
     return run_cell(server, references, cell, deed(cell))
 
@@ -67,7 +62,8 @@ def stack(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(stack):
-    """What the cells do on this machine's workers."""
+    """What the cells do on this machine's workers: a bit of everything."""
+    assert {deed(cell) for cell in CELLS} == {*DEEDS}
     seen = []
     engines.run_all(CELLS, Plan(2, stack, run), seen.append)
     return {entry.cell: (entry.did, entry.detail) for entry in seen}
@@ -88,11 +84,7 @@ class Running:
             self.error = error
 
     def after(self, number):
-        for _ in range(1200):
-            if len(self.results) >= number or self.error:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{len(self.results)} results within a minute")
+        wait_until(lambda: len(self.results) >= number or self.error, 60)
 
     def ends_as(self, here):
         self.thread.join(240)
@@ -104,17 +96,15 @@ class Running:
             did, detail = here[entry.cell]
             assert entry.did == did and ON_NODE.sub("", entry.detail) == detail
 
+    def is_refused(self):
+        self.thread.join(120)
+        assert isinstance(self.error, NeverReady) and "no node can run these cells" in str(self.error)
+
 
 def descendants(word):
     """The processes that this one has started, or Ray for it, in whose command a word is."""
-    seen = []
-    for process in psutil.process_iter():
-        try:
-            if any(word in part for part in process.cmdline()):
-                seen.append(process)
-        except psutil.Error:
-            continue
-    return seen
+    every = psutil.process_iter(["cmdline"])
+    return [process for process in every if any(word in part for part in process.info["cmdline"] or ())]
 
 
 def test_cells_do_on_nodes_what_they_do_here(head, nodes, stack, here):
@@ -286,28 +276,18 @@ def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here,
     program.write_text(f'#!/bin/sh\n[ "$LACKS_IT" ] && exit 1\nexec {stack.python}\n')
     program.chmod(0o755)
     nodes(env_vars={"LACKS_IT": "1"})
-    lacking = Running(head, Environment(str(program), ""))
-    lacking.thread.join(60)
-    assert isinstance(lacking.error, NeverReady) and "no node can run these cells" in str(lacking.error)
+    Running(head, Environment(str(program), "")).is_refused()
     nodes()
     Running(head, Environment(str(program), "")).ends_as(here)
 
 
-UNABLE = {
-    "cannot be installed": lambda program: Environment(program, "faultline-has-no-such-package==1.0\n"),
-    "kills its slot": lambda program: Environment(program, ""),
-}
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("why", UNABLE)
-def test_slots_that_never_begin_end_the_run(head, nodes, tmp_path, why):
+@pytest.mark.parametrize("lock", ["faultline-has-no-such-package==1.0\n", ""], ids=["not installed", "kills its slot"])
+def test_slots_that_never_begin_end_the_run(head, nodes, tmp_path, lock):
     """Breaks when slots whose stack can't be made, or that die as they start, are started again for ever."""
     program = tmp_path / "stack"
     program.write_text("#!/bin/sh\nkill -9 $PPID\n")
     program.chmod(0o755)
     nodes()
-    running = Running(head, UNABLE[why](str(program)))
-    running.thread.join(120)
-    assert isinstance(running.error, NeverReady) and "no node can run these cells" in str(running.error)
+    Running(head, Environment(str(program), lock)).is_refused()
     scratch.sweep(Path(tempfile.gettempdir()))  # as the next slot of the node does

@@ -30,7 +30,6 @@ from tests.support.entries import entry
 
 STACK = Environment("python", "")
 CELLS = [Cell("example", f"v{number}", "ddp", checkpointing="off") for number in range(6)]
-ENDED = entry(CELLS[0], Outcome.INVALID, Signature.SERVER, "invalid")
 NOT_YET = object()
 FULL, GONE = OSError(errno.ENOSPC, "No space left on device"), ray.exceptions.RayError("gone")
 
@@ -118,13 +117,13 @@ def soon(monkeypatch):
         monkeypatch.setattr(running, name, seconds)
 
 
-def ran(there, cells=CELLS, workers=9, spread=1):
+def ran(there, cells=CELLS, workers=9):
     """What becomes of cells on a cluster: results by cell, how often a part was refused, and what ended the run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(actors, "started", there.started)
-        patch.setattr(cluster, "nodes", lambda *_: there.nodes() if callable(there.nodes) else there.nodes)
+        patch.setattr(cluster, "nodes", lambda *_: there.nodes)
         driver = Driver([Part(cells, STACK, print)])
-        fleet = Fleet(there, workers, run_cell, driver, spread)
+        fleet = Fleet(there, workers, run_cell, driver, 1)
         thread = threading.Thread(target=fleet.run)
         thread.start()
         thread.join(20)
@@ -140,19 +139,24 @@ def ran(there, cells=CELLS, workers=9, spread=1):
     return {each.cell: each for each in results}, refused, ends
 
 
+def all_ran(there, cells=CELLS, workers=9):
+    """What becomes of cells that all have to have a result."""
+    results, refused, ends = ran(there, cells, workers)
+    assert results.keys() == {*cells} and not refused and not ends
+    return results
+
+
 def test_all_cells_run_and_no_node_has_more_slots_than_room():
     there = Cluster(nodes("a", "b", slots=2), lambda *_: None)
-    results, refused, ends = ran(there)
-    assert results.keys() == {*CELLS} and not refused and not ends and max(there.most.values()) <= 2
+    all_ran(there)
+    assert max(there.most.values()) <= 2
 
 
 @pytest.mark.parametrize("error", [FULL, NeverReady("it doesn't start again"), GONE])
 def test_a_node_on_which_cells_fail_costs_no_run(error):
     """Breaks when one full disk, or a rank server that can't start again, ends what all other nodes could do."""
     bad = Cluster(nodes("a", "b"), lambda node, method, cell: error if (node, method) == ("a", "run") else None)
-    results, refused, ends = ran(bad)
-    assert results.keys() == {*CELLS} and not refused and not ends
-    assert {each.outcome for each in results.values()} == {"trains"}
+    assert {each.outcome for each in all_ran(bad).values()} == {"trains"}
 
 
 @pytest.mark.parametrize("error", [FULL, GONE])
@@ -164,8 +168,7 @@ def test_a_node_on_which_no_slot_begins_is_given_up(error):
         tries[node, method] += 1
         return error if (node, method) == ("a", "greet") else None
 
-    results, refused, ends = ran(Cluster(nodes("a", "b"), does), cells=CELLS)
-    assert results.keys() == {*CELLS} and not refused and not ends
+    all_ran(Cluster(nodes("a", "b"), does))
     assert 0 < tries["a", "greet"] <= running.BELIEVED
 
 
@@ -179,8 +182,8 @@ def test_slots_that_die_between_others_that_begin_cost_no_node():
         return GONE if dies else None
 
     cells = [Cell("example", f"v{number}", "ddp") for number in range(20)]
-    results, refused, ends = ran(Cluster(nodes("a"), does), cells)
-    assert tries["greet"] > 2 * running.BELIEVED and results.keys() == {*cells} and not refused and not ends
+    all_ran(Cluster(nodes("a"), does), cells)
+    assert tries["greet"] > 2 * running.BELIEVED
 
 
 def test_a_stack_that_no_node_can_have_is_refused_at_once():
@@ -205,8 +208,7 @@ def test_cells_wait_for_another_node_if_the_only_good_one_is_gone():
                 return GONE
         return Uninstallable("no wheel") if node == "a" and method == "greet" else None
 
-    results, refused, ends = ran(Cluster(alive, does))
-    assert results.keys() == {*CELLS} and not refused and not ends
+    all_ran(Cluster(alive, does))
 
 
 def test_a_slot_that_waits_for_a_node_that_goes_is_given_up():
@@ -214,8 +216,7 @@ def test_a_slot_that_waits_for_a_node_that_goes_is_given_up():
     alive = nodes("a")
     there = Cluster(alive, lambda node, method, cell: NOT_YET if node == "a" else None)
     threading.Timer(0.1, lambda: alive.__setitem__(0, nodes("b")[0])).start()
-    results, refused, ends = ran(there, workers=1)
-    assert results.keys() == {*CELLS} and not refused and not ends
+    all_ran(there, workers=1)
 
 
 def test_a_cluster_without_room_is_waited_for_and_then_named(capsys):
@@ -235,8 +236,7 @@ def test_a_rank_server_that_dies_is_not_the_cells_doing_until_it_did_so_elsewher
     on_a = Cluster(
         nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if (node, method) == ("a", "run") else None
     )
-    results, _, ends = ran(on_a)
-    assert {each.outcome for each in results.values()} == {"trains"} and not ends
+    assert {each.outcome for each in all_ran(on_a).values()} == {"trains"}
     everywhere = Cluster(
         nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if method == "run" else None
     )
@@ -270,8 +270,7 @@ def test_law_every_cell_has_one_result_while_a_node_is_good(greetings, runs):
     with pytest.MonkeyPatch.context() as patch:
         for name, seconds in {"NOBODY": 5.0, "NODES": 0.001, "LOOK": 0.001}.items():
             patch.setattr(running, name, seconds)
-        results, refused, ends = ran(Cluster(nodes("a", "b", "good"), does))
-    assert results.keys() == {*CELLS} and not refused and not ends
+        all_ran(Cluster(nodes("a", "b", "good"), does))
 
 
 def test_cells_that_want_more_gpus_than_a_node_has_share_those(monkeypatch):
