@@ -71,9 +71,11 @@ def _left_in(failure: Failure, device: str, named: tuple[str, ...]) -> tuple[Cel
 def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[tuple[Cell, str]]:
     """Each combination that the default matrix lacks and every named axis holds, with the first rule against it."""
     check(failures, selection)
-    for cell, variant in every_cell(failures, selection.device):
+    for cell, variant in every_cell(_chosen(failures, selection), selection.device):
+        if not _asked(cell, selection):
+            continue
         reason = next((rule.reason for rule in every_rule() if rule.leaves_out(cell, variant)), "")
-        if reason and _asked(cell, selection):
+        if reason:
             yield cell, reason
 
 
