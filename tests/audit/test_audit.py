@@ -386,7 +386,8 @@ def test_what_is_listed_was_measured_and_what_applies_has_conditions_that_hold(p
         for finding in conditions.findings(of):
             assert not finding.applies or any(case.applies and case.holds for case in finding.cases)
             for case in finding.cases:
-                was_measured(finding.failure, case, of)
+                if of is known:
+                    was_measured(finding.failure, case, of)
                 assert case.open or case.holds
                 assert all(each in of.left or each in of.versions for each in case.holds)
                 about = {name for each in case.open for name in each.about}
