@@ -310,8 +310,8 @@ SETUPS = st.builds(Project, st.fixed_dictionaries({}, optional=LEFT), st.fixed_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", sampled(range(3), 3))
-@settings(max_examples=10)
+@pytest.mark.parametrize("part", sampled(range(5), 5))
+@settings(max_examples=6)
 @given(full=SETUPS, data=st.data())
 def test_knowing_less_never_removes_a_failure(part, full, data):
     """Breaks when something that no file says excludes a failure, or when being told more adds one."""
@@ -325,8 +325,8 @@ def test_knowing_less_never_removes_a_failure(part, full, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", sampled(range(3), 3))
-@settings(max_examples=10)
+@pytest.mark.parametrize("part", sampled(range(5), 5))
+@settings(max_examples=6)
 @given(full=SETUPS, name=st.sampled_from([*FAILURES]))
 def test_a_contradicted_condition_always_removes_a_failure(part, full, name):
     """Breaks when a failure is told although one of its conditions is known not to hold, whatever else is known."""
@@ -368,8 +368,8 @@ def test_a_line_is_no_certain_alarm(tables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", sampled(range(3), 3))
-@settings(max_examples=10)
+@pytest.mark.parametrize("part", sampled(range(5), 5))
+@settings(max_examples=6)
 @given(
     tables=st.lists(st.sampled_from(ALONE), max_size=5),
     engine=st.lists(st.sampled_from(ENGINES), max_size=1),
@@ -386,7 +386,8 @@ def test_what_is_listed_was_measured_and_what_applies_has_conditions_that_hold(p
         for finding in conditions.findings(of):
             assert not finding.applies or any(case.applies and case.holds for case in finding.cases)
             for case in finding.cases:
-                was_measured(finding.failure, case, of)
+                if of is known:
+                    was_measured(finding.failure, case, of)
                 assert case.open or case.holds
                 assert all(each in of.left or each in of.versions for each in case.holds)
                 about = {name for each in case.open for name in each.about}

@@ -19,7 +19,6 @@ COMMANDS = {
         ("accelerate launch --use_fsdp train.py", {"fsdp1-full"}),
         ("accelerate launch --use_fsdp --fsdp_version=2 --fsdp_reshard_after_forward=false x.py", {"fsdp2-no-reshard"}),
         ("accelerate launch --use_fsdp --fsdp_version $VERSION train.py", family("fsdp")),
-        ("accelerate launch --use_deepspeed --zero_stage 3 train.py", {"zero3", "zero3-small"}),
         ("accelerate launch --use_deepspeed train.py", {"zero2", "zero2-small"}),
         ("accelerate launch --use_deepspeed --zero_stage $STAGE train.py", family("zero")),
         ("accelerate launch --use_deepspeed --zero_stage 3 --offload_param_device cpu x.py", {"zero3-offload-param"}),
