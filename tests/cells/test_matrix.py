@@ -87,23 +87,30 @@ def test_names_can_stand_in_an_id_and_in_a_list():
         assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
 
 
-def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
-    wanted = {
-        Cell(
-            *(failure.name, variant.name, strategy, mode),
-            world_size=strategies.usual_ranks(strategy),
-            life=variant.life,
-        )
-        for failure in FAILURES.values()
-        for variant, strategy, mode in product(failure.variants, strategies.names(), CHECKPOINTING)
-        if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
-        and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
-    }
-    results = {cell for cell in EVERY_STRATEGY if cell.precision == "fp32" and cell.world_size == default_world(cell)}
-    assert results == wanted, "a combination is missing from every run, and nobody would see it"
-    assert {cell for cell in wanted if not hybrid(cell)} <= {*DEFAULT}
-    left = {cell for cell in wanted - {*DEFAULT} if mechanism(cell)}
-    assert not left, "a failure is run under no strategy of several nodes"
+USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
+
+
+def runs(cell, variant, named):
+    """Whether a cell runs by default, as the rules' sentences say, which `list` shows; or if its strategy is named."""
+    usual = cell.world_size == default_world(cell)
+    if cell.life != variant.life or not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
+        return False
+    if cell.life != "straight" and (cell.precision == "bf16" or not usual):
+        return False
+    if cell.precision == "bf16":
+        asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in USUAL)
+        return usual and asked and (named or not hybrid(cell) or mechanism(cell))
+    if not usual:
+        return mechanism(cell) and cell.strategy in IN_OTHER_WORLDS[cell.world_size]
+    return named or not hybrid(cell) or mechanism(cell)
+
+
+@pytest.mark.parametrize(("cells", "named"), [(DEFAULT, False), (EVERY_STRATEGY, True)])
+def test_the_default_matrix_is_what_is_said_of_it(cells, named):
+    """Breaks when a combination is missing from every run, and nobody would see it; a run is longer than it is told to
+    be; or somebody who names a strategy of four ranks gets a part of it."""
+    assert {*cells} == {cell for cell, variant in WHOLE if cell in POSSIBLE and runs(cell, variant, named)}
 
 
 def hybrid(cell):
@@ -114,56 +121,6 @@ def hybrid(cell):
 def mechanism(cell):
     """Whether a cell shows a failure itself, where it costs the least."""
     return cell.variant == "broken" and cell.checkpointing != "non-reentrant"
-
-
-def test_strategies_of_four_ranks_run_few_cells_unless_they_are_named():
-    """Breaks when they double the time of every run, or when somebody who names one gets a part of it."""
-    few = [cell for cell in DEFAULT if hybrid(cell)]
-    assert all(mechanism(cell) and cell.world_size == 4 for cell in few)
-    four = {name for name in strategies.names() if strategies.usual_ranks(name) == 4}
-    assert {cell.strategy for cell in few} == four
-    assert max(Counter(cell.failure for cell in few).values()) <= 2 * len(four), "more than two cells of a strategy"
-    assert {cell.failure for cell in few} <= {cell.failure for cell in EVERY_STRATEGY if hybrid(cell)}
-    assert len([cell for cell in EVERY_STRATEGY if hybrid(cell)]) > 3 * len(few)
-    assert not {cell for cell in POSSIBLE if hybrid(cell) and cell.world_size < 4}
-    assert all(cell in EVERY_STRATEGY for cell in DEFAULT)
-
-
-def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
-    straight = [failure for failure in FAILURES.values() if not failure.resumed]
-    plain = [f.name for f in straight if any(v.name == "broken" for v in f.variants)]  # in no trainer
-    assert len(plain) > 4
-    for failure, strategy in product(plain, ("ddp", "zero2", "zero3", "fsdp2")):
-        broken = FAILURES[failure].variant("broken")
-        if not any(fnmatchcase(strategy, pattern) for pattern in broken.strategies):
-            continue
-        for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
-            mode = "reentrant" if "*" in broken.checkpointing else "off"
-            cell = Cell(failure, "broken", strategy, mode)
-            assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
-
-
-def test_a_variant_that_asks_for_bf16_runs_in_it_everywhere():
-    for failure in FAILURES.values():
-        for variant in (v for v in failure.variants if v.bf16):
-            here = [c for c in DEFAULT if (c.failure, c.variant) == (failure.name, variant.name)]
-            usual = {c for c in here if c.world_size == default_world(c)}
-            assert {replace(c, precision="bf16") for c in usual} <= usual
-
-
-def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
-    """What the rules' sentences say, which `list` shows: more would make every run longer than it is told to be."""
-    subset = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
-    worlds = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 4: subset - {"single"}}
-    for cell in DEFAULT:
-        variant = FAILURES[cell.failure].variant(cell.variant)
-        usual = cell.world_size == default_world(cell)
-        if cell.precision == "bf16":
-            asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in subset)
-            assert asked and usual, f"{cell.id} is too much"
-        if not usual:
-            assert variant.name == "broken" and cell.strategy in worlds[cell.world_size], f"{cell.id} is too much"
-            assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"
 
 
 @pytest.mark.slow

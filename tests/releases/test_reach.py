@@ -1,4 +1,4 @@
-"""What a verdict covers: which functions differ, which of them cells execute, and which cells run first or not at all."""
+"""What a verdict covers: which functions differ, which of them cells execute, and which cells run first or at all."""
 
 import json
 import subprocess

@@ -70,34 +70,29 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("raises:no-grad-fn:F: y", "invalid:reference:E: x (in one process)", Kind.OTHER, SAFE),
         ("trains", None, Kind.INFRA, UNKNOWN),
         (None, "trains", Kind.INFRA, UNKNOWN),
+        ("trains", "trains", None, SAFE),
+        ("trains::1e-6", "trains::2e-6", None, SAFE),
+        ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done", None, SAFE),
+        (
+            "raises:other:E: Output 0 of Split at /a/b.py:3",
+            "raises:other:E: Output 9 of Split at /c/d.py:4",
+            None,
+            SAFE,
+        ),
+        ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7", None, SAFE),
+        ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed", None, SAFE),
+        ("impossible::needs a GPU", "impossible::needs two", None, SAFE),
+        ("invalid:evidence:a", "invalid:server:b", None, SAFE),
+        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4", None, SAFE),
+        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4", None, SAFE),
     ],
 )
 def test_each_kind_of_change_is_known(before, after, kind, verdict):
-    """Breaks when a seeded change gets another name or another verdict; a cell beside it trains on both stacks."""
+    """Breaks when a change gets another name or another verdict, or when numbers, paths or the first rank make a harmless
+    release look different; a cell beside it trains on both stacks."""
     results = compared(["trains", before], ["trains", after])
-    assert [(change.kind, change.cell) for change in results.changes] == [(kind, cells(2)[1])]
+    assert [(change.kind, change.cell) for change in results.changes] == ([(kind, cells(2)[1])] if kind else [])
     assert results.verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("trains", "trains"),
-        ("trains::1e-6", "trains::2e-6"),
-        ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done"),
-        ("raises:other:E: Output 0 of Split at /a/b.py:3", "raises:other:E: Output 9 of Split at /c/d.py:4"),
-        ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7"),
-        ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed"),
-        ("impossible::needs a GPU", "impossible::needs two"),
-        ("invalid:evidence:a", "invalid:server:b"),
-        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4"),
-        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4"),
-    ],
-)
-def test_near_misses_are_no_changes(before, after):
-    """Breaks when numbers, paths or the rank that was first make a harmless release look different."""
-    results = compared(["trains", before], ["trains", after])
-    assert not results.changes and results.verdict is SAFE
 
 
 def test_without_proof_the_reason_is_told_alone():

@@ -19,8 +19,6 @@ from faultline.stacks.environments import Environment
 from tests.support import entries, reports
 
 CELL = Cell("grpo_lora_no_grad", "broken", "ddp")
-KILLED = Ended([RankEnd(exit=-9)])
-FAILED = Ended([reports.end(error=reports.error("ValueError", "no such layer"))])
 
 
 class Server:
@@ -36,26 +34,22 @@ class Server:
         return end or Ended([reports.end()])
 
 
-def test_a_reference_whose_rank_was_killed_is_made_again(tmp_path):
-    """Breaks when one killed rank makes every later cell of its variant invalid."""
-    server, references = Server(KILLED, None), References(tmp_path)
+KILLED, FAILED = Ended([RankEnd(exit=-9)]), Ended([reports.end(error=reports.error("ValueError", "no such layer"))])
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "words"),
+    [([KILLED, None], "", ""), ([FAILED], "error", "no such layer"), ([KILLED] * TRIES, DIED, "")],
+)
+def test_a_reference_is_made_once_for_all_workers(tmp_path, ends, kind, words):
+    """Breaks when one killed rank makes every later cell of its variant invalid, when every cell of a broken scenario pays
+    for its reference anew, or when one that can't be made is tried for ever."""
+    server, references = Server(*ends), References(tmp_path)
     reference = references.file(server, CELL)
-    assert reference.file.exists() and not reference.problem
-    assert references.file(server, CELL) == reference, "it is made once for all workers"
-
-
-def test_a_scenario_that_fails_is_not_tried_again(tmp_path):
-    """Breaks when every cell of a broken scenario pays for its reference anew."""
-    server, references = Server(FAILED), References(tmp_path)
-    for _ in range(2):
-        assert references.file(server, CELL).problem.message == "no such layer"
-
-
-def test_a_rank_that_always_dies_is_given_up(tmp_path):
-    """Breaks when a reference that can't be made is tried for ever."""
-    server = Server(*[KILLED] * TRIES)
-    assert References(tmp_path).file(server, CELL).problem.kind == DIED
-    assert not server.ends
+    assert references.file(server, CELL) == reference and not server.ends
+    assert (
+        reference.file.exists() if not kind else reference.problem.kind == kind and words in reference.problem.message
+    )
 
 
 def test_an_interruption_loses_no_result(interruptible):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,16 +9,11 @@ from hypothesis import strategies as st
 from faultline.base.errors import EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
-from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.runs import durations as durations_of
 from faultline.runs import progress, storage
 from faultline.runs.durations import START, about, estimate, expected, kind, likely, record, recorded
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import result
 from faultline.runs.shards import merge, part, split
 from faultline.runs.storage import RunFolder, RunInfo
 from tests.support import entries
@@ -61,10 +54,6 @@ def test_law_no_shard_is_longer_than_another_by_more_than_one_cell(cells, count,
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"
 
 
-def test_a_machine_that_is_not_needed_gets_nothing():
-    assert [len(part(CELLS[:2], f"{number}/3")) for number in (1, 2, 3)] == [1, 1, 0]
-
-
 @given(st.text(max_size=8) | st.from_regex(r"-?\d{1,2}/-?\d{1,2}", fullmatch=True))
 def test_law_what_is_no_part_is_refused(text):
     number, _, count = text.partition("/")
@@ -101,10 +90,9 @@ def folder(tmp_path, monkeypatch):
         path.mkdir()
         run = RunFolder(path)
         run.describe(cells=tuple(cells), whole=tuple(whole), stack=stack)
-        done = [Cell.parse(name) for name in (cells if have is None else have)]
-        judged = Judgement(Outcome.TRAINS)
-        entries = [result(cell, judged, Ended([]), VERSIONS, Expectation(), "expected") for cell in done]
-        run.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
+        writer = storage.Writer(run)
+        writer.add(*(entries.entry(Cell.parse(name), stack=VERSIONS) for name in (cells if have is None else have)))
+        writer.close()
         return run
 
     return make

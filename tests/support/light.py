@@ -125,8 +125,7 @@ def killed_at_first(rank):
 
 
 def silent(rank):
-    """The last rank of 1, 2 or 4 ends without a word while the others wait for it."""
-    if rank == int(os.environ["LIGHT_LAST"]):
+    if rank == 1:
         os._exit(0)
     wait_for_ever()
 
