@@ -289,8 +289,8 @@ def test_a_file_says_what_was_written_and_another_content_is_refused(tmp_path):
 def test_what_the_catalogue_says_of_gpus_is_marked_until_somebody_measures(monkeypatch):
     """Breaks when a rule about GPUs is committed that no file of observations/gpus/ bears out and nothing marks."""
     monkeypatch.undo()
+    rows = {row.cell for each in on_gpus.everything() for row in each.rows}
     for failure in failures().values():
-        rows = {row.cell for each in on_gpus.everything() for row in each.rows}
         for rule in cells_expected.rules(failure):
             about = [name for name in rows if cells_expected.about(rule, Cell.parse(name))]
             assert not rule.device or rule.not_measured or about, f"{failure.name}: {rule}"

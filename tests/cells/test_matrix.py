@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 from collections import Counter
@@ -20,6 +21,7 @@ from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import (
+    AXES,
     CHECKPOINTING,
     DEVICES,
     LIVES,
@@ -34,22 +36,24 @@ from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
 
 FAILURES = failures()
-DEFAULT = select(FAILURES, Selection())
-WHOLE = list(every_cell(FAILURES, "cpu"))
-POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
-EVERY_MODE = select(FAILURES, Selection(checkpointing=CHECKPOINTING))
-EVERY_STRATEGY = select(FAILURES, Selection(strategy=("*",)))
-EVERY_STRATEGY_AND_MODE = select(FAILURES, Selection(strategy=("*",), checkpointing=CHECKPOINTING))
-DEFAULT_MODES = {
-    cell for cell, variant in WHOLE if any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing)
-}
 VARIANTS = sorted({variant.name for failure in FAILURES.values() for variant in failure.variants})
 
 WORD = st.from_regex(r"[a-z0-9_*?\[\]-]+", fullmatch=True)
 CELLS = st.builds(Cell, WORD, WORD, WORD, WORD, WORD, st.integers(min_value=1), WORD)
 
 
-@given(CELLS | st.sampled_from(DEFAULT))
+@functools.cache
+def default():
+    return select(FAILURES, Selection())
+
+
+@functools.cache
+def can_exist():
+    """Every cell that can exist, with its variant."""
+    return {cell: variant for cell, variant in every_cell(FAILURES, "cpu") if possible(cell, variant)}
+
+
+@given(CELLS | st.deferred(lambda: st.sampled_from(default())))
 def test_law_an_id_is_read_back_as_its_cell(cell):
     assert Cell.parse(cell.id) == cell
     assert cell.id == f"{cell.failure}/{cell.name}"
@@ -77,9 +81,8 @@ def test_the_order_is_the_axes_own():
             cell.world_size,
         )
 
-    for cells in (DEFAULT, [cell for cell, _ in WHOLE]):
+    for cells in (default(), [cell for cell, _ in every_cell(FAILURES, "cpu")]):
         assert cells == sorted(cells, key=place)
-    assert select(FAILURES, Selection()) == DEFAULT
 
 
 def test_names_can_stand_in_an_id_and_in_a_list():
@@ -87,70 +90,34 @@ def test_names_can_stand_in_an_id_and_in_a_list():
         assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
 
 
-USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
-IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
-
-
-def runs(cell, variant, named):
-    """Whether a cell runs by default, as the rules' sentences say, which `list` shows; or if its strategy is named."""
-    usual = cell.world_size == default_world(cell)
-    if cell.life != variant.life or not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
-        return False
-    if cell.life != "straight" and (cell.precision == "bf16" or not usual):
-        return False
-    if cell.precision == "bf16":
-        asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in USUAL)
-        return usual and asked and (named or not hybrid(cell) or mechanism(cell))
-    if not usual:
-        return mechanism(cell) and cell.strategy in IN_OTHER_WORLDS[cell.world_size]
-    return named or not hybrid(cell) or mechanism(cell)
-
-
-@pytest.mark.parametrize(("cells", "named"), [(DEFAULT, False), (EVERY_STRATEGY, True)])
-def test_the_default_matrix_is_what_is_said_of_it(cells, named):
-    """Breaks when a combination is missing from every run, and nobody would see it; a run is longer than it is told to
-    be; or somebody who names a strategy of four ranks gets a part of it."""
-    assert {*cells} == {cell for cell, variant in WHOLE if cell in POSSIBLE and runs(cell, variant, named)}
-
-
-def hybrid(cell):
-    """Whether a cell's strategy needs four ranks."""
-    return strategies.usual_ranks(cell.strategy) == 4
-
-
-def mechanism(cell):
-    """Whether a cell shows a failure itself, where it costs the least."""
-    return cell.variant == "broken" and cell.checkpointing != "non-reentrant"
-
-
 @pytest.mark.slow
-def test_what_is_left_out_and_what_is_selected_are_the_whole():
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+def test_what_is_left_out_and_what_is_selected_are_the_whole(every):
     """Breaks when a combination is in no list, or in both, or is said to be left out by another rule."""
-    reasons = dict(left_out(FAILURES, Selection()))
-    assert set(reasons) | set(DEFAULT) == {cell for cell, _ in WHOLE}, "cells are lost without a reason"
-    assert not set(reasons) & set(DEFAULT), "cells are run and said to be left out"
-    counts = Counter(reasons.values())
-    assert set(counts) == {rule.reason for rule in every_rule()}, "a rule leaves nothing out, or is not told"
-    for cell, variant in WHOLE:
-        assert cell not in reasons or {rule.reason: rule for rule in every_rule()}[reasons[cell]].leaves_out(
-            cell, variant
-        )
-    assert sum(counts[reason] for reason in (rule.reason for rule in IMPOSSIBLE)) + len(POSSIBLE) == len(WHOLE)
-    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
-    combinations = len(list(product(*axes)))
-    assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
+    failures = dict([*FAILURES.items()][::every])
+    cells, selected = dict(every_cell(failures, "cpu")), {*select(failures, Selection())}
+    reasons = dict(left_out(failures, Selection()))
+    assert reasons.keys() | selected == cells.keys(), "cells are lost without a reason"
+    assert not reasons.keys() & selected, "cells are run and said to be left out"
+    rules, counts = {rule.reason: rule for rule in every_rule()}, Counter(reasons.values())
+    assert counts.keys() == rules.keys(), "a rule leaves nothing out, or is not told"
+    assert all(rules[reason].leaves_out(cell, cells[cell]) for cell, reason in reasons.items())
+    there = sum(possible(cell, variant) for cell, variant in cells.items())
+    assert sum(counts[rule.reason] for rule in IMPOSSIBLE) + there == len(cells)
+    combinations = len(list(product(strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)))
+    assert len(cells) == combinations * sum(len(failure.variants) for failure in failures.values())
 
 
-@pytest.mark.slow
 def test_what_is_left_out_is_told_of_what_was_named():
     """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
+    failures = {name: FAILURES[name] for name in ("zero3_dummy_loss", "grpo_lora_no_grad")}
     asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
-    answer = dict(left_out(FAILURES, asked))
-    whole = dict(left_out(FAILURES, Selection()))
-    here = {c for c in whole if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
-    assert answer == {cell: whole[cell] for cell in here} and here
+    answer = dict(left_out(failures, asked))
+    every = dict(left_out(failures, Selection()))
+    here = {c for c in every if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
+    assert answer == {cell: every[cell] for cell in here} and here
     (cell, *_) = here
-    assert dict(left_out(FAILURES, Selection(cells=(cell.id,)))) == {cell: whole[cell]}
+    assert dict(left_out(failures, Selection(cells=(cell.id,)))) == {cell: every[cell]}
 
 
 def patterns(names):
@@ -161,69 +128,72 @@ def patterns(names):
     return st.lists(made, max_size=2).map(tuple)
 
 
-NARROW = st.builds(
+ASKED = st.builds(
     Selection,
     failure=patterns(FAILURES),
     variant=patterns(VARIANTS),
     strategy=patterns(strategies.names()),
     checkpointing=patterns(CHECKPOINTING),
+    precision=st.sets(st.sampled_from(PRECISIONS)).map(tuple),
+    world_size=st.sets(st.sampled_from(WORLD_SIZES)).map(tuple),
+    life=st.sets(st.sampled_from(LIVES)).map(tuple),
 )
+EVERYTHING = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
+USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
 
 
-def named(asked, cell):
-    """Whether a cell is on every axis what was asked for."""
-    axes = ("failure", "variant", "strategy", "checkpointing")
-    wanted = {axis: getattr(asked, axis) or ("*",) for axis in axes}
-    return all(any(fnmatchcase(getattr(cell, axis), p) for p in wanted[axis]) for axis in axes)
+def named(asked):
+    """The values of each axis that are asked for."""
+    values = (FAILURES, VARIANTS, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
+    patterns = {axis: [str(each) for each in getattr(asked, axis)] or ["*"] for axis in AXES[:-1]}
+    return {
+        axis: {value for value in known if any(fnmatchcase(str(value), pattern) for pattern in patterns[axis])}
+        for axis, known in zip(patterns, values, strict=True)
+    }
 
 
-def selected(asked):
-    """What is selected; a variant that none of the chosen failures has is another test's."""
-    try:
-        return select(FAILURES, asked)
-    except UsageError as error:
-        assume("unknown variant" not in str(error))
-        raise
+def runs(cell, variant, asked):
+    """Whether a cell of the named values runs if this is asked for, as the sentences say that `list` shows."""
+    usual, bf16 = cell.world_size == default_world(cell), cell.precision == "bf16"
+    mechanism = cell.variant == "broken" and cell.checkpointing != "non-reentrant"  # where it costs the least
+    if not asked.checkpointing and not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
+        return False
+    if not asked.life and cell.life != variant.life:
+        return False
+    resumed = cell.life != "straight" and not asked.life
+    if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
+        return False
+    if strategies.usual_ranks(cell.strategy) == 4 and not (mechanism or asked.strategy or asked.world_size):
+        return False
+    if bf16 and not asked.precision:
+        if not (variant.bf16 or (variant.remedy == "broken" and cell.strategy in USUAL)):
+            return False
+        return usual or asked.world_size
+    return usual or asked.world_size or (mechanism and cell.strategy in IN_OTHER_WORLDS[cell.world_size])
 
 
-@given(NARROW)
-@settings(max_examples=15)
 @pytest.mark.slow
-def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
-    whole = EVERY_MODE if asked.checkpointing else DEFAULT
-    if asked.strategy:
-        whole = EVERY_STRATEGY_AND_MODE if asked.checkpointing else EVERY_STRATEGY
-    assert selected(asked) == [cell for cell in whole if named(asked, cell)]
-
-
-@given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
+@example(Selection())
+@example(Selection(strategy=("*",)))
+@example(EVERYTHING)
+@given(ASKED)
 @settings(max_examples=10)
-@pytest.mark.slow
-def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
-    results = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
-    assert results <= POSSIBLE
-    for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
-        if (
-            cell.life != FAILURES[cell.failure].life(cell.variant)
-            or cell.precision not in (precisions or PRECISIONS)
-            or cell.world_size not in (worlds or WORLD_SIZES)
-        ):
-            assert cell not in results, f"{cell.id} was not asked for"
-        elif not asked.checkpointing and cell not in DEFAULT_MODES:
-            assert cell not in results, f"{cell.id} is of a mode that was not asked for"
-        elif hybrid(cell) and not mechanism(cell) and not asked.strategy and not worlds:
-            assert cell not in results, f"{cell.id} costs four ranks that were not asked for"
-        elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
-            assert cell in results, f"{cell.id} was asked for and is left out"
+def test_law_what_runs_is_what_is_said_of_it(asked):
+    """Breaks when a combination is missing from every run, and nobody would see it; a run is longer than it is told to
+    be; or somebody who names a value gets a part of it."""
+    try:
+        cells = select(FAILURES, asked)
+    except UsageError as error:
+        assume("unknown variant" not in str(error))  # that none of the chosen failures has it is another test's
+        raise
+    values = named(asked)
+    here = [cell for cell in can_exist() if all(getattr(cell, axis) in values[axis] for axis in values)]
+    assert cells == [cell for cell in here if runs(cell, can_exist()[cell], asked)]
+    assert asked != EVERYTHING or cells == [*can_exist()]
 
 
-@pytest.mark.slow
-def test_naming_every_value_gives_every_possible_cell():
-    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
-    assert set(select(FAILURES, everything)) == POSSIBLE
-
-
-SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min_size=1)
+SOME = st.lists(st.deferred(lambda: st.sampled_from([*can_exist()])), min_size=1)
 
 
 @given(SOME, st.sampled_from(DEVICES))
@@ -319,7 +289,7 @@ def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
 
 def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
     """Breaks when `run --quick` leaves a variant out, or runs the broken ones only where nothing goes wrong."""
-    quick = measured.quick(DEFAULT)
+    quick = measured.quick(default())
     assert [(c.failure, c.variant) for c in quick] == [(f.name, v.name) for f in FAILURES.values() for v in f.variants]
     for failure in FAILURES.values():
         today = measured.outcomes(failure)

@@ -89,6 +89,6 @@ UNIFORM = "ValueError: FSDP expects {} parameter dtype but got {}"
     ],
 )
 def test_wordings_of_one_error_are_alike_and_those_of_others_are_not(one, other, same):
-    """Breaks when a reworded message is taken for a changed behaviour, or a new failure hides behind the old one: both are,
-    say, RuntimeErrors."""
+    """Breaks when a reworded message is taken for a changed behaviour, or a new failure hides behind the
+    old one because both are, say, RuntimeErrors."""
     assert same_error(one, other) == same_error(other, one) == same

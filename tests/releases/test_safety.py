@@ -88,8 +88,8 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
     ],
 )
 def test_each_kind_of_change_is_known(before, after, kind, verdict):
-    """Breaks when a change gets another name or another verdict, or when numbers, paths or the first rank make a harmless
-    release look different; a cell beside it trains on both stacks."""
+    """Breaks when a change gets another name or another verdict, or when numbers, paths or the first rank make a
+    harmless release look different; a cell beside it trains on both stacks."""
     results = compared(["trains", before], ["trains", after])
     assert [(change.kind, change.cell) for change in results.changes] == ([(kind, cells(2)[1])] if kind else [])
     assert results.verdict is verdict
