@@ -88,15 +88,15 @@ def minor(versions):
     return int(versions["trl"].split(".")[1])
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize(("others", "first"), [("dated", 17), ("fixed", 30), ("dated", 37), ("fixed", 55)])
 @pytest.mark.parametrize("direction", ["--fixed", "--introduced"])
-def test_the_first_release_is_found(world, bisected, direction, first, others, asked):
+def test_the_first_release_is_found(world, bisected, direction, first, others, told):
     """Breaks when the wrong release is named, in either direction, or with more environments than promised; or when
     somebody who doesn't know the direction, which the newest release gives, is told that there is nothing."""
     sides = (FAILS, TRAINS) if direction == "--fixed" else (TRAINS, FAILS)
     world.does = lambda versions, time: sides[minor(versions) >= first]
-    code, out, answer = bisected(*[direction] * asked, "--others", others)
+    code, out, answer = bisected(*[direction] * told, "--others", others)
     assert (code, answer["before"]["version"], answer["after"]["version"]) == (0, f"0.{first - 1}.0", f"0.{first}.0")
     assert answer["direction"] == direction.removeprefix("--")
     assert len(world.made) == answer["environments"] <= 7, "a bisect over 40 releases needs at most 7 environments"
