@@ -1,7 +1,5 @@
 """Claims: which cells speak for a remedy, which against it, and which say nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Expectations: the file's rules, what they say of a cell, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

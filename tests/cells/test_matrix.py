@@ -1,7 +1,5 @@
 """The matrix: which cells there are, what narrows and widens it, and that every failure keeps to its form."""
 
-from __future__ import annotations
-
 import functools
 import re
 import signal

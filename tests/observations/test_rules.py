@@ -1,7 +1,5 @@
 """What was recorded of a failure: rules about an older stack expect it, and an answer says where it happens today."""
 
-from __future__ import annotations
-
 import pytest
 
 from faultline.catalogue import loading

@@ -10,20 +10,18 @@ from faultline.base.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE, N
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
-from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
-from faultline.ranks.report import Report
 from faultline.releases import is_safe, reach, scope, sides
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
 from faultline.releases.units import Unit
-from faultline.runs import cache, campaigns, folders, results, storage
+from faultline.runs import cache, campaigns, folders, storage
 from faultline.runs.cache import Cache
-from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.stacks import requests
 from faultline.stacks.environments import Environment, Uninstallable
+from tests.support import entries
 
 BASE = "torch==2.13.0+cpu\ntransformers==5.23.0\ntrl==1.16.0\n"
 NARROW = ("--failure", "grpo_lora_no_grad", "--strategy", "zero2", "--precision", "fp32", "--world", "2")
@@ -53,16 +51,7 @@ def lab(tmp_path, monkeypatch):
             raise NeverReady("ImportError: no such name")
         done.append((python, len(cells)))
         judged = answer[min(sum(name == python for name, _ in done), len(answer)) - 1]
-        writer = storage.Writer(folder)
-        for cell in cells:
-            ended = Ended([RankEnd(Report())])
-            entry = results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected")
-            writer.add(entry)
-            if keep:
-                keep.add(entry)
-            if seen:
-                seen(entry)
-        writer.close()
+        entries.played(folder, cells, judged, *filter(None, (keep and keep.add, seen)))
         folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)

@@ -13,7 +13,6 @@ from faultline.ranks.report import Report
 from faultline.runs import cache, engines, executed, runner
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.supervisor import RankServer
 from faultline.stacks.environments import Environment
 from tests.support import reports
 
@@ -103,12 +102,12 @@ def test_each_cell_has_one_that_stands_for_it(lab):
 
 
 @pytest.mark.slow
-def test_real_ranks_record_what_the_engine_executes():
+def test_real_ranks_record_what_the_engine_executes(shared_server):
     """Breaks when a strategy's engine isn't in the record of its cells, or is in that of others."""
     ran = executed.of(Environment(sys.executable, HERE.lock), CELLS, ("deepspeed", "torch"), 1)
     names = {cell: {name for file, name in ran[cell] if file.startswith("deepspeed/runtime/zero/")} for cell in CELLS}
     assert "DeepSpeedZeroOptimizer_Stage3.__init__" in names[CELLS[1]]
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
     assert any(file == "torch/nn/parallel/distributed.py" and "forward" in name for file, name in ran[CELLS[0]])
-    with RankServer(sys.executable) as server:
-        assert not server.run(runner.Job(CELLS[0].id, 2)).ranks[0].report.executed, "a measured run records nothing"
+    measured = shared_server.run(runner.Job(CELLS[0].id, 2)).ranks[0].report
+    assert not measured.executed, "a measured run records nothing"

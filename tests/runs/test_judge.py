@@ -1,7 +1,5 @@
 """The oracle's judgement on reports made by hand: nothing is called by a name that its ranks did not prove."""
 
-from __future__ import annotations
-
 import math
 import signal
 from dataclasses import asdict, replace

@@ -192,6 +192,7 @@ def namespaces(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_addresses_carry_a_cell(tmp_path):
     """Breaks when ranks on two nodes meet only over loopback, do something else there, or don't show where they ran."""
     with contextlib.ExitStack() as stack:

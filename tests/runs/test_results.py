@@ -1,7 +1,5 @@
 """Results on disk: a line is there whole or not at all, and a run that was cut short goes on where it stopped."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

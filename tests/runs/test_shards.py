@@ -1,7 +1,5 @@
 """How long cells take: a run says so before it starts, and every machine computes the same shards."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -139,11 +139,6 @@ def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
     assert all(end.exit is not None or end.report.error for end in results.ranks), "the second end was not seen"
 
 
-def test_a_victim_of_a_rank_that_hangs_is_no_cause(server, monkeypatch):
-    monkeypatch.setattr(hangs, "QUIET", 4)
-    assert outcome(run(server, "victim_of_a_hang"))[0] == "hangs", "a victim's error was taken for the cause"
-
-
 def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
     monkeypatch.setattr(nodes, "PATIENCE", DEADLINE)
     assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"

@@ -5,6 +5,9 @@ from dataclasses import replace
 from faultline.catalogue import Claim, Failure, History, Variant
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
+from faultline.ranks.report import Report
+from faultline.runs import results, storage
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Deviation, RankError, RankResult, Result, Rounding
 
 EVIL = (
@@ -76,3 +79,13 @@ def evil():
         relative_error=float("nan"),
         ranks=(rank,),
     )
+
+
+def played(folder, cells, judged, *others):
+    """As if cells had run into a folder and all had done this; others are told each result too."""
+    writer = storage.Writer(folder)
+    for cell in cells:
+        one = results.result(cell, judged, Ended([RankEnd(Report())]), {"trl": "1.0"}, Expectation(), "expected")
+        for add in (writer.add, *others):
+            add(one)
+    writer.close()
