@@ -326,6 +326,7 @@ def test_what_can_hardly_change_is_a_sample(apart, alike):
     assert len(apart & {*some}) == share(apart, scope.TENTH) and len(alike & {*some}) == share(alike, scope.THIRD)
 
 
+@pytest.mark.slow
 def test_one_cell_of_each_failure_stands_for_all():
     """Breaks when what runs ahead of a recording lacks a failure or an engine, or takes minutes itself."""
     every = scope.default(select(failures(), Selection.parse()))

@@ -34,7 +34,7 @@ def test_a_digest_is_that_of_its_texts_in_their_order(one, other):
 
 def test_each_input_of_a_place_changes_it():
     """Breaks when a result is taken for a cell although its stack, its cell or its number is another."""
-    axes = {"failure": "ddp_ga_loss", "variant": "x", "strategy": "x", "checkpointing": "x", "precision": "bf16"}
+    axes = {"failure": "grpo_lora_no_grad", "variant": "x", "strategy": "x", "checkpointing": "x", "precision": "bf16"}
     axes |= {"world_size": 4, "life": "resumed", "device": "cuda"}
     assert {*axes} == {*AXES}
     cells = [replace(CELL, **{axis: value}) for axis, value in axes.items()]

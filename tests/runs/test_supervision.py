@@ -333,7 +333,7 @@ except KeyboardInterrupt:
         (signal.SIGINT, False, "servers start"),
         (signal.SIGINT, False, "cells run"),
         (signal.SIGKILL, False, "cells run"),
-        (signal.SIGTERM, False, "cells run"),
+        pytest.param(signal.SIGTERM, False, "cells run", marks=pytest.mark.nightly),  # ends it as SIGKILL does
         (signal.SIGTERM, True, "cells run"),  # as a batch system cancels a job, in whichever order
     ],
 )
