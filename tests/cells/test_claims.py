@@ -179,14 +179,6 @@ CLAIMS = st.sampled_from(KINDS)
 
 
 @given(CLAIMS, OUTCOMES)
-def test_law_the_word_says_on_which_sides_cells_are(claim, outcomes):
-    result = verdict(FAILURE, claim, outcomes)
-    sides = bool(result.supporting), bool(result.against)
-    words = {(1, 1): "conditional", (1, 0): "verified", (0, 1): "refuted", (0, 0): "untested"}
-    assert result.word == words[sides]
-
-
-@given(CLAIMS, OUTCOMES)
 def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
     result = verdict(FAILURE, claim, outcomes)
     counted = [*result.supporting, *result.against]

@@ -155,23 +155,23 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
     assert {*ran["package/used.py"]} <= NAMES
 
 
-BODY_OF_A_CLASS = next(each for each in compile("class A: x = 1", "", "exec").co_consts if hasattr(each, "co_flags"))
+CLASS = next(each for each in compile("class A: x = 1", "", "exec").co_consts if hasattr(each, "co_flags"))
+FUNCTION = (lambda: 1).__code__
 
 
 @pytest.mark.parametrize(
     ("code", "name", "expected"),
     [
-        *(
-            (BODY_OF_A_CLASS, name, expected)
-            for name, expected in (("A", BODY), ("A.B", BODY), ("f.<locals>.A.B", "f"))
-        ),
-        ((lambda: 1).__code__, "f", "f"),
-        ((lambda: 1).__code__, "f.<locals>.g", "f.<locals>.g"),
-        ((lambda: 1).__code__, "f.<locals>.<lambda>", "f"),
-        ((lambda: 1).__code__, "A.f.<locals>.<listcomp>.<lambda>", "A.f"),
-        ((lambda: 1).__code__, "<module>", BODY),
-        ((lambda: 1).__code__, "<lambda>", BODY),
-        ((lambda: 1).__code__, "f.<locals>.g.<locals>.<genexpr>", "f.<locals>.g"),
+        (CLASS, "A", BODY),
+        (CLASS, "A.B", BODY),
+        (CLASS, "f.<locals>.A.B", "f"),
+        (FUNCTION, "f", "f"),
+        (FUNCTION, "f.<locals>.g", "f.<locals>.g"),
+        (FUNCTION, "f.<locals>.<lambda>", "f"),
+        (FUNCTION, "A.f.<locals>.<listcomp>.<lambda>", "A.f"),
+        (FUNCTION, "<module>", BODY),
+        (FUNCTION, "<lambda>", BODY),
+        (FUNCTION, "f.<locals>.g.<locals>.<genexpr>", "f.<locals>.g"),
     ],
 )
 def test_code_without_a_name_is_that_of_the_function_around_it(code, name, expected):
@@ -224,9 +224,8 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     assert both.ordered(CELLS) == covers.ordered(CELLS) and both.affected(CELLS) == covers.affected(CELLS)
     assert asked == CELLS[3 : 3 + reach.SEVERAL]
     del asked[:]
-    assert covers.within(CELLS[:3]).on(Environment("python", ""), 2).reached == frozenset() and not asked, (
-        "none of them ran"
-    )
+    none = covers.within(CELLS[:3]).on(Environment("python", ""), 2)
+    assert none.reached == frozenset() and not asked, "none of them ran"
 
 
 @pytest.mark.parametrize(
@@ -250,9 +249,8 @@ def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apa
     monkeypatch.setattr(reach.units, "packages_of", lambda python: Path(python))
     monkeypatch.setattr(reach.units, "changed", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
     monkeypatch.setattr(reach.executed, "of", lambda *_: recorded)
-    monkeypatch.setattr(
-        reach.executed, "representatives", lambda _, cells: {c: replace(c, precision="fp32") for c in cells}
-    )
+    stand_for = lambda _, cells: {cell: replace(cell, precision="fp32") for cell in cells}  # noqa: E731
+    monkeypatch.setattr(reach.executed, "representatives", stand_for)
     covers = reach.of((Environment("python", ""),) * 2, packages, asked, 1)
     assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
 
@@ -272,18 +270,16 @@ def test_the_answer_says_what_it_covers():
     assert "not reached: trl/b.py:g<h>" in lines and "numpy" in lines[-1]
     given = is_safe_view.Answer("a", "b", [], compared(["trains"], ["trains"]), reach=covers, scope=lines)
     assert "`not reached: trl/b.py:g<h>`" in is_safe_view.markdown(given)
-    assert is_safe_view.data(given)["reach"] == {
-        "trl": {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
-    }
+    numbers = {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
+    assert is_safe_view.data(given)["reach"] == {"trl": numbers}
     assert covers.within(CELLS[1:]).lines()[0].startswith("the cells execute 0 of 2 "), "of cells that did not run"
     assert Reach().lines() == []
 
 
 def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     """Breaks when somebody waits for all cells to learn of the first, or a cell that failed before ends it."""
-    before = {
-        cell: entry(cell, text) for cell, text in zip(CELLS, ["raises:other:E: x", "trains", "trains"], strict=False)
-    }
+    texts = ["raises:other:E: x", "trains", "trains"]
+    before = {cell: entry(cell, text) for cell, text in zip(CELLS, texts, strict=False)}
     watch = side_by_side.Watch(False, before)
     for cell in before:
         watch.see(entry(cell, "raises:other:E: x"))

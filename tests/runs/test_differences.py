@@ -36,16 +36,16 @@ def test_the_first_difference_is_the_first_in_time(steps, phase, module, step):
 def test_without_an_order_of_modules_it_is_that_of_their_parameters():
     """Breaks when the matrix, which observes no modules, names the first module of the alphabet."""
     weights = dict.fromkeys(("wte.w", "block.w", "norm.w", "a_head.w"), 0.5)
-    step = {
-        "weights": weights,
-        "gradients": {},
-        "bad": [f"gradients:{name}" for name in ("wte.w", "norm.w", "block.w")],
-    }
+    bad = [f"gradients:{name}" for name in ("wte.w", "norm.w", "block.w")]
+    step = {"weights": weights, "gradients": {}, "bad": bad}
     assert differences.first(ranks(step)).module == "norm"
 
 
 def test_where_nothing_differs_there_is_no_first_difference():
     assert differences.first(ranks({}, {}), ORDER) is None
+
+
+BOTH = ("1 / world size", "1 / accumulation steps")
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,7 @@ def test_where_nothing_differs_there_is_no_first_difference():
         ([{"gradients": 0.25, "weights": 0.25}] * 2, {}, Factor("gradients", 0.25, ("1 / world size",))),
         ([{"weights": 4.001}] * 2, {}, Factor("weights", 4.001, ("world size",))),
         ([{"gradients": 2.0}] * 2, {"micro_batches": 2}, Factor("gradients", 2.0, ("accumulation steps",))),
-        (
-            [{"gradients": 0.25}] * 2,
-            {"micro_batches": 4},
-            Factor("gradients", 0.25, ("1 / world size", "1 / accumulation steps")),
-        ),
+        ([{"gradients": 0.25}] * 2, {"micro_batches": 4}, Factor("gradients", 0.25, BOTH)),
         ([{"gradients": 0.7}] * 2, {}, Factor("gradients", 0.7)),
         ([{"gradients": 0.25}, {}], {}, None),
         ([{"gradients": 0.25}, {"gradients": 0.5}], {}, None),

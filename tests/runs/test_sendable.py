@@ -37,14 +37,12 @@ def unpacked(file):
 def test_the_file_names_no_machine_no_user_and_no_secret(alice, tmp_path):
     """Breaks when somebody who sends results also sends who they are, where their files lie, or a token."""
     words = f"alice.smith on trainbox7: /mnt/nfs/alice/m.bin, {alice}/x/y.bin and {SECRET} failed at 10.11.12.13<4567>"
-    traceback = (
-        f'  File "/scratch/alice/.venv/lib/python3.12/site-packages/torch/x.py", line 1\n  File "{alice}/train.py"'
-    )
+    library = "/scratch/alice/.venv/lib/python3.12/site-packages/torch/x.py"
+    traceback = f'  File "{library}", line 1\n  File "{alice}/train.py"'
     raised = did(on("zero2"), "raises", "other", detail=words, text=f"{traceback}\nRuntimeError: {words}", seen=words)
     hung = did(on("ddp"), "hangs", "no-progress")
-    hung = replace(
-        hung, ranks=tuple(replace(rank, stack=traceback, log=f"{words}\nPATH={alice}") for rank in hung.ranks)
-    )
+    changes = {"stack": traceback, "log": f"{words}\nPATH={alice}"}
+    hung = replace(hung, ranks=tuple(replace(rank, **changes) for rank in hung.ranks))
     run = folder(tmp_path / "run", raised, hung, request={"python": str(alice)}, asked=str(alice))
     text = "".join(unpacked(sendable.write(run, run.results())).values())
     for private in ("alice", "trainbox7", SECRET, "10.11.12.13", "/mnt", "/scratch", "GPU-11223344", "smith", "PATH="):
@@ -59,16 +57,13 @@ def test_what_was_measured_stays(alice, tmp_path):
     content = unpacked(sendable.write(run, run.results()))
     assert content.keys() == {"run.json", "cells.jsonl"}
     info = json.loads(content["run.json"])
-    assert info["machine"] == {
-        "gpus": list(MACHINE.gpus), "driver": "580.65.06", "cuda": "13.0", "nccl": "2.27.7", "cores": 16
-    }  # fmt: skip
+    drivers = {"driver": "580.65.06", "cuda": "13.0", "nccl": "2.27.7"}
+    assert info["machine"] == {"gpus": list(MACHINE.gpus), **drivers, "cores": 16}
     again = {entry.cell: entry for entry in map(results.read, content["cells.jsonl"].splitlines())}
     for entry in every:
-        sent = again[entry.cell]
-        assert (sent.did, sent.detail, sent.stack, sent.expected) == (
-            entry.did, entry.detail, entry.stack, entry.expected
-        )  # fmt: skip
-        assert sent.evidence == {k: v for k, v in entry.evidence.items() if k not in sendable.OF_ONE_MACHINE}
+        shown = {k: v for k, v in entry.evidence.items() if k not in sendable.OF_ONE_MACHINE}
+        same = {name: getattr(entry, name) for name in ("did", "detail", "stack", "expected")} | {"evidence": shown}
+        assert {name: getattr(again[entry.cell], name) for name in same} == same
 
 
 def test_the_same_run_makes_the_same_file(alice, tmp_path):

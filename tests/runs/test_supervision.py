@@ -219,15 +219,11 @@ def test_a_stopped_rank_shows_where_it_was_stopped(server, monkeypatch):
 
 
 def test_a_supervisor_that_was_held_up_sees_no_hang(tmp_path, monkeypatch):
-    child = subprocess.Popen(["sleep", "600"])
-    try:
+    with subprocess.Popen(["sleep", "5"]) as child, monkeypatch.context() as patched:
         seen = hangs.Progress([child.pid], tmp_path)
-        with monkeypatch.context() as patched:
-            patched.setattr(hangs.time, "monotonic", itertools.count(0, 1000).__next__)
-            assert not any(seen.stalled([0]) for _ in range(5)), "time in which it did not look counts as a hang"
-    finally:
+        patched.setattr(hangs.time, "monotonic", itertools.count(0, 1000).__next__)
+        assert not any(seen.stalled([0]) for _ in range(5)), "time in which it did not look counts as a hang"
         child.kill()
-        child.wait()
 
 
 def test_the_deadline_ends_what_nothing_else_ends(server):
