@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.packages import TODAY
-from faultline.catalogue import Claim, Failure, History, Variant
+from faultline.catalogue import Claim, History, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import AXES, CHECKPOINTING, Cell
@@ -15,21 +15,13 @@ from faultline.cells.claims import COMPARING, chosen, swapped, verdict
 from faultline.cells.selection import Selection, select
 from faultline.observations import measured, verdicts
 from faultline.stacks import requests
+from tests.support import entries
 
-FAILURE = Failure(
-    title="A failure for these tests",
-    since="",
-    until="",
+FAILURE = replace(
+    entries.FAILURE,
     errors={"torn": "torn", "check": "no graph"},
-    variants=(
-        Variant("broken"),
-        Variant("mended"),
-        Variant("checked"),
-        Variant("broken", trainer="sft"),
-        Variant("mended", trainer="sft"),
-    ),
+    variants=(*entries.FAILURE.variants, Variant("checked"), Variant("mended", trainer="sft")),
     claims={},
-    name="example",
 )
 HELPS = Claim("mend it", swap={"remedy": "mended"})
 DETECTS = Claim("check it", kind="detects", swap={"remedy": "checked"})
@@ -87,11 +79,8 @@ def test_cells_on_both_sides_make_it_conditional():
     outcomes = {CELL: TORN, mended: OK}
     outcomes |= {replace(cell, strategy="ddp"): TORN for cell in (CELL, mended)}
     result = verdict(FAILURE, HELPS, outcomes)
-    assert (result.word, result.supporting, result.against) == (
-        "conditional",
-        (CELL,),
-        (replace(CELL, strategy="ddp"),),
-    )
+    both = (CELL,), (replace(CELL, strategy="ddp"),)
+    assert result.word == "conditional" and (result.supporting, result.against) == both
 
 
 def test_that_something_trains_is_a_merit_only_where_something_else_shows_the_failure():
@@ -101,10 +90,8 @@ def test_that_something_trains_is_a_merit_only_where_something_else_shows_the_fa
     assert verdict(FAILURE, here, {CELL: OK} | shown).word == "verified"
     for none in ({}, {replace(CELL, variant="mended"): TORN}, {replace(CELL, strategy="ddp"): NONE}):
         assert verdict(FAILURE, here, {CELL: OK} | none).word == "untested"
-    another = replace(FAILURE, also_raises=("torn",))
-    assert verdict(another, here, {CELL: OK} | shown).word == "untested", (
-        "another failure's error was taken for its own"
-    )
+    word = verdict(replace(FAILURE, also_raises=("torn",)), here, {CELL: OK} | shown).word
+    assert word == "untested", "another failure's error was taken for its own"
 
 
 @pytest.mark.parametrize(
@@ -128,23 +115,13 @@ def test_a_trainer_is_compared_with_the_remedy_in_the_same_trainer():
     assert verdict(FAILURE, HELPS, outcomes).word == "untested", "another level's remedy was taken for the trainer's"
 
 
-@pytest.mark.parametrize(
-    ("where", "chosen"),
-    [
-        ({}, True),
-        ({"variant": "broken"}, True),
-        ({"variant": "sft-*"}, False),
-        ({"strategy": "zero*"}, True),
-        ({"strategy": "zero3*"}, False),
-        ({"checkpointing": "reentrant"}, False),
-        ({"world_size": "2"}, True),
-        ({"world_size": "4"}, False),
-        ({"precision": "bf16"}, False),
-    ],
-)
-def test_where_chooses_cells_axis_by_axis(where, chosen):
-    result = verdict(FAILURE, Claim("it fails", kind="fails", where=where), {CELL: TORN})
-    assert bool(result.supporting) == chosen
+def test_where_chooses_cells_axis_by_axis():
+    chosen = [{}, {"variant": "broken"}, {"strategy": "zero*"}, {"world_size": "2"}]
+    others = [{"variant": "sft-*"}, {"strategy": "zero3*"}, {"checkpointing": "reentrant"}]
+    others += [{"world_size": "4"}, {"precision": "bf16"}]
+    claims = [Claim("it fails", kind="fails", where=where) for where in (*chosen, *others)]
+    found = [verdict(FAILURE, claim, {CELL: TORN}).supporting for claim in claims]
+    assert found == [(CELL,)] * len(chosen) + [()] * len(others)
 
 
 def test_without_where_it_is_about_broken_variants_in_fp32():

@@ -75,6 +75,11 @@ def test_on_the_terminal_texts_of_others_move_nothing(text):
     assert not any(line.startswith(("# evil", "- evil")) for line in out.getvalue().splitlines())
 
 
+def test_a_bar_in_a_code_span_ends_no_column():
+    """Breaks when a text adds columns to a table."""
+    assert is_safe_view.code("a|b") == "`a\u00a6b`"
+
+
 def test_the_page_needs_nothing_else():
     """Breaks when the page loads something, or has only one of light and dark."""
     html = is_safe_view.page(answer(["trains"], ["raises:other:E: x"]))

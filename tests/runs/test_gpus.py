@@ -98,12 +98,6 @@ def test_a_set_has_the_asked_size_and_only_free_gpus(count, free, data):
     assert len({*chosen}) == wanted and {*chosen} <= {*among}
 
 
-def test_a_cell_for_the_cpu_has_no_gpu():
-    """Breaks when CPU cells wait for GPUs, or look for them."""
-    with gpus.lent(replace(CELL, device="cpu")) as lent:
-        assert lent == ()
-
-
 def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
     """Breaks when cells beside each other share GPUs: the ranks themselves say which they see, and when."""
     every = cards(4)
@@ -185,13 +179,9 @@ def test_a_gpu_has_as_many_cells_as_may_share_it(cards):
             pass
     with gpus.lent(CELL, per_gpu=2) as again:
         assert len(again) == 1
-
-
-def test_a_gpu_without_a_cell_comes_before_one_that_is_shared(cards):
-    """Breaks when cells crowd on one GPU while another has nothing to do."""
     cards(4)
     with gpus.lent(CELL, per_gpu=8) as first, gpus.lent(CELL, per_gpu=8) as second:
-        assert len({*first, *second}) == 4
+        assert len({*first, *second}) == 4, "a GPU without a cell comes before one that is shared"
 
 
 def test_ranks_see_their_gpus_by_number(cards, tmp_path):
@@ -264,8 +254,11 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
-    """Breaks when a cluster's head must have a GPU, or results of other machines' GPUs are kept as this one's."""
+    """Breaks when cells for the CPU look for GPUs, a cluster's head must have one, or results of other machines' GPUs
+    are kept as this one's."""
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
     asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
     assert devices.runnable(asked, SimpleNamespace(here=False))
+    with gpus.lent(replace(CELL, device="cpu")) as lent:
+        assert lent == ()
     assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""

@@ -249,15 +249,12 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
     assert judge(CELL, FAILURE, ended).outcome == "raises", "a peer that is gone can meet anybody"
 
 
-def test_an_error_is_known_by_its_kind_and_not_by_the_name_of_its_class():
-    """Breaks when somebody's own `class Impossible(Exception)` counts as agreement, as a cell does that can't exist."""
+def test_an_error_is_known_by_its_kind_and_not_by_its_name_or_words():
+    """Breaks when somebody's own `class Impossible(Exception)` counts as agreement, as a cell does that can't exist, or
+    their `class CheckFailed(Exception)` as a check that detects the failure."""
     for kind, outcome in (("impossible", "impossible"), ("error", "raises")):
         ended = raising(reports.error("Impossible", "no such layer", kind=kind))
         assert judge(CELL, FAILURE, ended).outcome == outcome
-
-
-def test_a_check_is_known_by_its_kind_and_not_by_its_name_or_words():
-    """Breaks when somebody's own `class CheckFailed(Exception)` counts as a check that detects the failure."""
     failure = replace(FAILURE, errors={"check": "no graph"})
     for error, signature in ((errors.CheckFailed, "check"), (type("CheckFailed", (Exception,), {}), "other")):
         judged = judge(CELL, failure, raising(error_report(error("the loss carries no graph"))))

@@ -168,23 +168,17 @@ def clock(monkeypatch):
 
 
 @pytest.mark.usefixtures("clock")
-def test_latest_points_to_the_newest_run(tmp_path):
+@pytest.mark.parametrize("kind", ["repeat", "chaos"])
+def test_the_newest_run_is_the_last_of_its_kind(tmp_path, kind):
+    """Breaks when `bless`, `report` or `show` take a run with kills, or half a repetition, for the last one."""
     root = tmp_path / "new" / "results"
     for _ in range(3):
         run = new_run(root)
         assert latest_run(root).path == run.path.resolve()
     assert len({path.name for path in root.iterdir()}) == 4, "three runs of one second and `latest`, nothing else"
     assert not (root / "latest").readlink().is_absolute(), "results can't be moved"
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("kind", ["repeat", "chaos"])
-def test_a_run_of_another_kind_says_so_and_is_not_the_newest(tmp_path, kind):
-    """Breaks when `bless`, `report` or `show` take a run with kills, or half a repetition, for the last one."""
-    run = new_run(tmp_path)
-    other = new_run(tmp_path, kind=kind)
-    assert latest_run(tmp_path).path == run.path.resolve()
-    assert [folder.path for folder in storage.runs(tmp_path)] == [run.path]
+    other = new_run(root, kind=kind)
+    assert latest_run(root).path == run.path.resolve() and len(storage.runs(root)) == 3
     assert other.path.name.startswith(f"{kind}-") and other.info() == RunInfo(kind)
     assert run.info() == RunInfo()
 
@@ -428,7 +422,8 @@ def begun(path, cells=CELLS, resume=True, stack=None):
 
 
 def test_the_same_command_begins_a_named_run_and_goes_on_with_it(tmp_path):
-    """Breaks when a shard that is started again, on another machine, goes on with whichever run is the newest."""
+    """Breaks when a shard that is started again, on another machine, goes on with whichever run is the newest, or for
+    another question."""
     first, second = tmp_path / "shard-1", tmp_path / "shard-2"
     for path in (first, second):
         path.mkdir()
@@ -436,16 +431,10 @@ def test_the_same_command_begins_a_named_run_and_goes_on_with_it(tmp_path):
     assert begun(first)[0].info().cells == tuple(cell.id for cell in CELLS)
     assert begun(second, CELLS[:1])[0].info().cells == (CELLS[0].id,)
     assert not (tmp_path / "latest").exists()
-
-
-def test_a_named_run_is_neither_begun_twice_nor_gone_on_with_for_another_question(tmp_path):
-    begun(tmp_path)
-    with pytest.raises(UsageError, match="add --resume"):
-        begun(tmp_path, resume=False)
-    with pytest.raises(UsageError, match="other cells"):
-        begun(tmp_path, CELLS[:1])
-    with pytest.raises(UsageError, match="another stack"):
-        begun(tmp_path, stack={"torch": "2.8.0"})
+    others = {"add --resume": {"resume": False}, "other cells": {"cells": CELLS[:1]}}
+    for words, question in {**others, "another stack": {"stack": {"torch": "2.8.0"}}}.items():
+        with pytest.raises(UsageError, match=words):
+            begun(first, **question)
 
 
 @pytest.mark.slow

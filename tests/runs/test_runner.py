@@ -113,18 +113,15 @@ def served(engine, python="python"):
 
 
 def test_a_warm_pool_keeps_its_rank_servers_and_no_references():
-    """Breaks when an exploration waits for its servers each round, or its references fill the disk."""
+    """Breaks when an exploration waits for its servers each round, or its references fill the disk; or when servers of
+    a run of another kind are still there in the next."""
     with LOCAL.warm() as pool:
         (first, references), (second, others) = served(pool), served(pool)
         assert first is second and first.folder.exists()
         assert not references.folder.exists() and not others.folder.exists()
     assert not first.folder.exists(), "they end with the pool"
-
-
-def test_a_pool_that_is_not_warm_ends_its_servers():
-    """Breaks when servers of one run are still there in the next."""
     (first, _), (second, _) = served(LOCAL), served(LOCAL)
-    assert first is not second and not first.folder.exists()
+    assert first is not second and not first.folder.exists(), "a pool that isn't warm ends them"
 
 
 def test_a_warm_pool_has_a_new_server_for_a_killed_one_and_for_another_stack():

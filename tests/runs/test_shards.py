@@ -98,7 +98,8 @@ def folder(tmp_path, monkeypatch):
 
 def test_merging_all_shards_gives_the_whole(folder):
     ids = [cell.id for cell in CELLS[:9]]
-    merged, missing = merge([folder(ids[number::3], ids) for number in (2, 1, 0)])
+    nothing = folder([], ids, stack="")  # which has no stack
+    merged, missing = merge([folder(ids[2::3], ids), nothing, folder(ids[1::3], ids), folder(ids[::3], ids)])
     assert missing == []
     assert {entry.cell.id for entry in merged.results()} == set(ids), "a merged run lost cells"
     assert merged.info() == RunInfo(cells=tuple(ids), stack=STACK, finished=True)
@@ -118,11 +119,6 @@ def test_what_is_missing_is_counted_and_named(folder, asked, tmp_path):
         assert out.splitlines()[-1].endswith(words) and out.splitlines()[-1].startswith("missing: ")
         merged = storage.latest_run(tmp_path / "results")
         assert [entry.cell.id for entry in merged.results()] == ids[:have] and not merged.info().finished
-
-
-def test_a_shard_that_ran_nothing_has_no_stack_and_is_merged_all_the_same(folder):
-    ids = [CELLS[0].id]
-    assert merge([folder(ids, ids), folder([], ids, stack="")])[1] == []
 
 
 def test_what_does_not_belong_together_is_refused(folder, tmp_path):
