@@ -233,8 +233,8 @@ def test_what_is_expected_on_a_gpu_is_a_guess_until_somebody_ran_it_there():
 
 
 def test_what_was_measured_on_a_gpu_is_expected_there_from_then_on():
-    """Breaks when a difference that somebody sent is news in the next run; when the CPU or a bumped stack is held to it; or
-    when one kind of GPU, whichever file comes first, decides what another is expected to do."""
+    """Breaks when a difference that somebody sent is news in the next run; when the CPU or a bumped stack is held
+    to it; or when one kind of GPU, whichever file comes first, decides what another is expected to do."""
     saw(("diverges", "differs"))
     should = expect([NO_GRAD], GPU, TORCH)
     assert should == Expectation("diverges", ("differs",), NO_GRAD.record)

@@ -87,13 +87,16 @@ def test_cells_that_are_added_ran_on_the_recorded_stacks():
 
 
 @given(timelines())
-def test_a_timeline_is_written_as_json(tmp_path_factory, answer):
-    """Breaks when the file of a run lacks an outcome, or its signature."""
+def test_a_timeline_is_written_as_json_and_has_a_row_for_each_variant(tmp_path_factory, answer):
+    """Breaks when the file of a run lacks an outcome or its signature, or a square shows too few cells."""
     file = tmp_path_factory.mktemp("timeline") / "timeline.json"
     timeline.write(file, answer)
     written = json.loads(file.read_text())
     assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in answer.stacks]
     assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in answer.cells.items()}
+    (row,) = timeline.series(answer)
+    assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
+    assert [point.total() for point in row.points] == [2] * len(answer.stacks)
 
 
 def test_what_can_not_be_installed_is_said_and_no_gap():
@@ -102,14 +105,6 @@ def test_what_can_not_be_installed_is_said_and_no_gap():
     answer = releases_timeline.gather([raised, campaigns.Measured("2025-04-01", unusable="no wheel")], [CELL])
     assert answer.cells[CELL] == [Did("raises"), UNINSTALLABLE]
     assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
-
-
-@given(timelines())
-def test_every_cell_is_in_the_row_of_its_variant(answer):
-    """Breaks when a square shows fewer cells than it stands for."""
-    (row,) = timeline.series(answer)
-    assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
-    assert [point.total() for point in row.points] == [2] * len(answer.stacks)
 
 
 def test_one_bad_cell_of_many_is_on_the_page_and_no_text_as_it_is(tmp_path):

@@ -166,20 +166,18 @@ def test_a_death_is_named_by_its_signal_and_its_last_words():
 
 
 def test_a_cell_that_trained_has_to_prove_all_of_it():
-    """Breaks when a run passes without the evidence, the steps or the comparison that its name asks for."""
+    """Breaks when a run passes without the evidence, the steps or the comparison that its name asks for, or gradients
+    are quietly left out; an engine that leaves none is judged by its weights."""
     assert outcome_of(trained()) == ("trains", "")
     for change in WRONG.values():
         assert outcome_of(trained(evidence={**SEEN, **change})) == ("invalid", "evidence")
     for mode in ("off", "non-reentrant"):
         assert outcome_of(trained(evidence={**SEEN, "checkpointing_seen": mode})) == ("invalid", "evidence")
     assert outcome_of(trained(steps=report(1).steps[1:])) == ("invalid", "evidence")
-
-
-def test_gradients_that_were_there_have_to_be_compared():
-    """Breaks when gradients are quietly left out; an engine that leaves none is judged by its weights."""
+    none = {**SEEN, "gradients_remain": False}
     assert outcome_of(trained(compared=["weights"])) == ("invalid", "evidence")
-    assert outcome_of(trained(compared=["weights"], evidence={**SEEN, "gradients_remain": False})) == ("trains", "")
-    assert outcome_of(trained(compared=[], evidence={**SEEN, "gradients_remain": False})) == ("invalid", "evidence")
+    assert outcome_of(trained(compared=["weights"], evidence=none)) == ("trains", "")
+    assert outcome_of(trained(compared=[], evidence=none)) == ("invalid", "evidence")
 
 
 def test_an_error_that_rounding_explains_is_not_the_worst():

@@ -191,21 +191,20 @@ def test_without_a_run_there_is_no_newest(tmp_path):
         latest_run(tmp_path)
 
 
-def test_what_is_said_of_a_run_adds_up(tmp_path):
+def test_what_is_said_of_a_run_adds_up_and_what_is_no_run_is_refused(tmp_path):
     folder = RunFolder(tmp_path)
     folder.describe(request={}, cells=("a",))
     folder.describe(finished=False, stack="x")
     folder.describe(finished=True)
     assert folder.info() == RunInfo(cells=("a",), finished=True, stack="x")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[]"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
-    if content is not None:
-        (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(UsageError, match="not the results folder of a run"):
-        RunFolder(tmp_path).info()
+    for content in (b"", b"{", b"\xff", b"[]", None):
+        if content is None:
+            folder.path.joinpath("run.json").unlink()
+        else:
+            folder.path.joinpath("run.json").write_bytes(content)
+        with pytest.raises(UsageError, match="not the results folder of a run"):
+            folder.info()
 
 
 @contextmanager

@@ -251,54 +251,45 @@ WHEEL = "error: Failed to download `trl @ https://x/trl-1.0-py3-none-any.whl`\n"
 UNSOLVED = "error: No solution found when resolving dependencies\n  cause: Because trl was not found in the "
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        SENDING
-        + "  cause: client error (Connect)\n  cause: tcp connect error\n  cause: Connection refused (os error 111)",
-        FETCHING + "  cause: HTTP status server error (503 Service Unavailable) for url (https://x/simple/trl/)",
-        "error: Failed to fetch: https://x/simple/trl/\n"
-        "  cause: HTTP status client error (407 Proxy Authentication Required) for url (https://x/simple/trl/)",
-        "  \u00d7 Failed to download `torch==2.1.2`\n  ├─▶ Failed to extract archive: torch-2.1.2-cp310.whl\n"
-        "  ╰─▶ Failed to download distribution due to network\n      timeout. Try increasing UV_HTTP_TIMEOUT.",
-        "error: Failed to download distributions\n  Caused by: Failed to extract source distribution\n"
-        "  Caused by: request or response body error: operation timed out",
-        "  \u00d7 Failed to download `torch==2.1.2`\n  ╰─▶ Network connectivity is disabled, but the\n"
-        "      requested data wasn't found in the cache for: `https://x/torch.whl`",
-        UNSOLVED + "cache and you require trl, we can conclude that your requirements are unsatisfiable.\n\n"
-        "hint: Packages were unavailable because the network was disabled. When the network is disabled, registry "
-        "packages may only be read from the cache.",
-        CLONING + "         fatal: unable to access 'https://x/trl/': Could not resolve host: x",
-        CLONING + "         ssh: connect to host x port 22: Connection refused\n"
-        "         fatal: Could not read from remote repository.",
-        "  \u00d7 Failed to resolve `--with` requirement\n  ╰─▶ Git operation failed",
-    ],
-)
-def test_what_the_network_did_is_no_outcome(text):
-    """Breaks when a bad connection is recorded as a release that can't be installed; the texts are uv's own."""
-    assert environments.unreachable(text)
+NETWORK = [
+    SENDING + "  cause: client error (Connect)\n  cause: tcp connect error\n  cause: Connection refused (os error 111)",
+    FETCHING + "  cause: HTTP status server error (503 Service Unavailable) for url (https://x/simple/trl/)",
+    "error: Failed to fetch: https://x/simple/trl/\n"
+    "  cause: HTTP status client error (407 Proxy Authentication Required) for url (https://x/simple/trl/)",
+    "  \u00d7 Failed to download `torch==2.1.2`\n  ├─▶ Failed to extract archive: torch-2.1.2-cp310.whl\n"
+    "  ╰─▶ Failed to download distribution due to network\n      timeout. Try increasing UV_HTTP_TIMEOUT.",
+    "error: Failed to download distributions\n  Caused by: Failed to extract source distribution\n"
+    "  Caused by: request or response body error: operation timed out",
+    "  \u00d7 Failed to download `torch==2.1.2`\n  ╰─▶ Network connectivity is disabled, but the\n"
+    "      requested data wasn't found in the cache for: `https://x/torch.whl`",
+    UNSOLVED + "cache and you require trl, we can conclude that your requirements are unsatisfiable.\n\n"
+    "hint: Packages were unavailable because the network was disabled. When the network is disabled, registry "
+    "packages may only be read from the cache.",
+    CLONING + "         fatal: unable to access 'https://x/trl/': Could not resolve host: x",
+    CLONING + "         ssh: connect to host x port 22: Connection refused\n"
+    "         fatal: Could not read from remote repository.",
+    "  \u00d7 Failed to resolve `--with` requirement\n  ╰─▶ Git operation failed",
+]
+STACK = [
+    UNSOLVED + "package registry and you require trl, we can conclude that your requirements are unsatisfiable.",
+    "error: No solution found when resolving dependencies\n  cause: Because there is no version of timed out==1\n"
+    "         and connection-refused==2 depends on handshake eof, your requirements are unsatisfiable.",
+    WHEEL + "  cause: Failed to fetch: https://x/trl-1.0-py3-none-any.whl\n"
+    "  cause: HTTP status client error (404 Not Found) for url (https://x/trl-1.0-py3-none-any.whl)",
+    CLONING + "         fatal: repository 'https://x/trl/' not found",
+    CLONING.replace("  cause: process", "  cause: failed to fetch branch or tag `nope`\n  cause: process")
+    + "         fatal: couldn't find remote ref refs/tags/nope",
+    "error: Distribution not found at: file:///src/gone",
+    "error: Failed to build `deepspeed==0.15.0`\n  cause: The build backend returned an error\n"
+    "  cause: Call to `setuptools.build_meta.build_wheel` failed (exit status: 1)\n\n         [stderr]\n"
+    "         ConnectionRefusedError: [Errno 111] Connection refused",
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        UNSOLVED + "package registry and you require trl, we can conclude that your requirements are unsatisfiable.",
-        "error: No solution found when resolving dependencies\n  cause: Because there is no version of timed out==1\n"
-        "         and connection-refused==2 depends on handshake eof, your requirements are unsatisfiable.",
-        WHEEL + "  cause: Failed to fetch: https://x/trl-1.0-py3-none-any.whl\n"
-        "  cause: HTTP status client error (404 Not Found) for url (https://x/trl-1.0-py3-none-any.whl)",
-        CLONING + "         fatal: repository 'https://x/trl/' not found",
-        CLONING.replace("  cause: process", "  cause: failed to fetch branch or tag `nope`\n  cause: process")
-        + "         fatal: couldn't find remote ref refs/tags/nope",
-        "error: Distribution not found at: file:///src/gone",
-        "error: Failed to build `deepspeed==0.15.0`\n  cause: The build backend returned an error\n"
-        "  cause: Call to `setuptools.build_meta.build_wheel` failed (exit status: 1)\n\n         [stderr]\n"
-        "         ConnectionRefusedError: [Errno 111] Connection refused",
-    ],
-)
-def test_what_a_stack_is_to_blame_for_is_one(text):
-    """Breaks when a stack that doesn't exist ends a timeline as if the network had failed; the texts are uv's own."""
-    assert not environments.unreachable(text)
+def test_what_the_network_did_is_no_outcome_and_what_a_stack_is_to_blame_for_is_one():
+    """Breaks when a bad connection is recorded as a release that can't be installed, or when a stack that doesn't exist
+    ends a timeline as if the network had failed; the texts are uv's own."""
+    assert [text for text in (*NETWORK, *STACK) if environments.unreachable(text)] == NETWORK
 
 
 @pytest.fixture
