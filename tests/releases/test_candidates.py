@@ -321,14 +321,9 @@ def test_another_environment_is_a_baseline_by_its_interpreter(lab, asked, tmp_pa
 @pytest.mark.parametrize(
     "argv",
     [
-        ["trl=1.0"],
-        ["tlr==1.12.0"],
-        ["missing.txt"],
-        ["tests"],
+        *([text] for text in ("", "trl=1.0", "tlr==1.12.0", "trl==1.12.0 TRL==1.11.0")),
+        *([file] for file in ("missing.txt", "tests", "stacks/bumps.toml")),
         ["pyproject.toml", "--base", "docs/releases.md"],
-        ["stacks/bumps.toml"],
-        [""],
-        ["trl==1.12.0 TRL==1.11.0"],
         ["trl==1.12.0", "--base", "trl=1"],
         ["trl==1.12.0", "--failure", "none"],
         ["trl==1.12.0", "--workers", "0"],

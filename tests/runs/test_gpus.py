@@ -45,7 +45,10 @@ def cards(monkeypatch, tmp_path):
 
 
 def test_what_nvml_says_is_read_and_nvml_is_closed():
-    """Breaks when a GPU is left out, NVLink counts no more than a host bridge, or NVML stays open in the supervisor."""
+    """Breaks when a GPU is left out, NVLink counts no more than a host bridge, NVML stays open in the supervisor, or a
+    machine without a driver ends in a traceback."""
+    with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
+        gpus.read(Nvml(0, fails="NVML Shared Library Not Found"))
     nvml = Nvml(3, linked=[(0, 2)])
     seen = gpus.read(nvml)
     assert [gpu.uuid for gpu in seen.gpus] == ["GPU-0000", "GPU-0001", "GPU-0002"] and seen.driver == "580.65.06"
@@ -72,12 +75,6 @@ def test_a_name_of_no_gpu_is_refused(visible, words):
     """Breaks when a wrong or ambiguous name gives a run no GPU, or any, or a MIG instance is said not to be there."""
     with pytest.raises(UsageError, match=words):
         gpus.read(Nvml(3), visible)
-
-
-def test_a_machine_without_nvml_is_refused_in_a_line():
-    """Breaks when a machine without a driver ends in a traceback."""
-    with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
-        gpus.read(Nvml(0, fails="NVML Shared Library Not Found"))
 
 
 @given(st.integers(1, 8), st.sets(st.integers(0, 7), min_size=1), st.data())

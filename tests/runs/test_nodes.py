@@ -67,15 +67,11 @@ def test_a_node_that_works_is_waited_for(pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "spread"), [(1, [""]), (2, ["first", "second"]), (3, [""] * 3)])
-def test_ranks_that_cannot_be_dealt_evenly_stay_on_the_first_node(pair, ranks, spread):
-    """Breaks when one rank is sent to two nodes, or three are."""
-    assert [end.node for end in run(pair[0], "nothing", ranks).ranks] == spread
-
-
-@pytest.mark.slow
 def test_ranks_know_their_place_on_their_node(pair):
-    """Breaks when the second node's ranks take the first one's numbers, or write over its files."""
+    """Breaks when the second node's ranks take the first one's numbers, or write over its files; when one rank is sent
+    to two nodes, or three are."""
+    for ranks, spread in ((1, [""]), (2, ["first", "second"]), (3, [""] * 3)):
+        assert [end.node for end in run(pair[0], "nothing", ranks).ranks] == spread
     ended = run(pair[0], "listens", 4)
     assert [end.report.rank for end in ended.ranks] == [0, 1, 2, 3]
     assert [end.node for end in ended.ranks] == ["first", "first", "second", "second"]
