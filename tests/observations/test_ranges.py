@@ -49,12 +49,8 @@ def test_what_is_no_range_is_refused(text):
         ranges.parse(text)
 
 
-def test_the_pre_releases_of_a_wildcard_are_not_its_first_release():
-    """Breaks when trl==0.16.* reaches below 0.16.0, or trl<0.16 up to its pre-releases."""
+def test_pre_releases_and_builds_are_of_their_release():
+    """Breaks when trl==0.16.* reaches below 0.16.0, trl<0.16 up to its pre-releases, or 2.13.0+cpu isn't 2.13.0."""
+    assert ranges.exactly("2.13.0+cpu") == ranges.exactly("2.13.0") and ranges.exactly("1.0").pinned
     assert ranges.parse("==0.16.*").reaches(Version("0.16.0"))
     assert ranges.parse("<0.16").below(Version("0.16.0.dev0"))
-
-
-def test_a_build_is_its_release():
-    """Breaks when torch 2.13.0+cpu is another release than 2.13.0."""
-    assert ranges.exactly("2.13.0+cpu") == ranges.exactly("2.13.0") and ranges.exactly("1.0").pinned

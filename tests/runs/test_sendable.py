@@ -51,7 +51,10 @@ def test_the_file_names_no_machine_no_user_and_no_secret(alice, tmp_path):
 
 
 def test_what_was_measured_stays(alice, tmp_path):
-    """Breaks when cleaning changes an outcome, a number, the evidence or the machine, or tells when it was done."""
+    """Breaks when cleaning changes an outcome, a number, the evidence or the machine, or tells when it was done; or
+    when the file can't say which NCCL ran, or takes one from the machine that shows the run again."""
+    assert sendable.machine(Machine(("A",)), [did(on("ddp"))]) == Machine(("A",), cuda="13.0", nccl="2.27.7")
+    assert sendable.machine(Machine(("A",)), [did(on("ddp"), gpu="")]) == Machine(("A",))
     every = [did(on("zero2"), "diverges", "differs", detail="gradient of a.b differs by 12 %"), did(on("ddp"))]
     run = folder(tmp_path / "run", *every)
     file = sendable.write(run, run.results())
@@ -84,9 +87,3 @@ def test_what_names_nobody_is_left_as_it_is():
         "the root unit of alice",
     ]
     assert [sendable.clean(text, ()) for text in texts] == texts
-
-
-def test_cuda_and_nccl_are_those_that_ranks_reported():
-    """Breaks when the file can't say which NCCL ran, or takes one from the machine that shows the run again."""
-    assert sendable.machine(Machine(("A",)), [did(on("ddp"))]) == Machine(("A",), cuda="13.0", nccl="2.27.7")
-    assert sendable.machine(Machine(("A",)), [did(on("ddp"), gpu="")]) == Machine(("A",))

@@ -53,13 +53,10 @@ def test_law_what_is_no_part_is_refused(text):
             part(CELLS[:3], text)
 
 
-def test_kinds_part_what_takes_unlike_times():
+def test_kinds_part_what_takes_unlike_times_and_have_their_means(tmp_path):
     assert kind(Cell("grpo_lora_no_grad", "grpo-broken", "ddp")) == "grpo_lora_no_grad/grpo/ddp/w2"
     assert kind(Cell("grpo_lora_no_grad", "broken", "ddp")) == "grpo_lora_no_grad/scenario/ddp/w2"
     assert kind(Cell("forgotten", "broken", "ddp", world_size=4)) == "forgotten/scenario/ddp/w4"
-
-
-def test_recorded_durations_are_means_by_kind(tmp_path):
     file = tmp_path / "durations.json"
     assert recorded(file) == {}
     same = [cell for cell in CELLS if kind(cell) == kind(CELLS[0])][:2]

@@ -49,18 +49,15 @@ def test_every_stack_of_the_folder_is_read():
 
 
 def test_requirements_change_what_is_installed_and_nothing_else():
-    """Breaks when a candidate is resolved without the versions that it is compared with."""
+    """Breaks when a candidate is resolved without the versions that it is compared with; or when a dated stack has a
+    trl of years before, because the resolver met another package first."""
+    assert requests.parse("2026-07-01").requirements[0] == "trl"
+    assert requests.parse("transformers peft trl pyarrow>=20").requirements[0] == "trl", "as they were written"
     stack = requests.parse("trl==1.12.0 Transformers>=5,<6")
     assert {"requests", "setuptools"} <= {*stack.requirements}, "older releases import what they don't declare"
     assert {"trl==1.12.0", "Transformers>=5,<6"} < {*stack.requirements} and "trl" not in stack.requirements
     pins = {text.split("==")[0] for text in stack.base}
     assert {"torch", "deepspeed", "numpy"} <= pins and not {"trl", "transformers"} & pins
-
-
-def test_the_resolver_meets_trl_first():
-    """Breaks when a dated stack has a trl of years before, because another package was resolved first."""
-    assert requests.parse("2026-07-01").requirements[0] == "trl"
-    assert requests.parse("transformers peft trl pyarrow>=20").requirements[0] == "trl", "as they were written"
 
 
 @pytest.mark.parametrize(
