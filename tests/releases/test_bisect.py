@@ -21,6 +21,7 @@ from tests.support import entries
 
 CELL = "fsdp_reference_model/grpo-broken/fsdp2/off/fp32/w2/cpu"
 RELEASES = [Release(f"0.{16 + number}.0", f"2025-{4 + number // 28:02}-{1 + number % 28:02}") for number in range(40)]
+INSTALLED = ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
 FAILS, TRAINS = Judgement(Outcome.MISPLACED, "reference-model", "rank 0 holds it all"), Judgement(Outcome.TRAINS)
 ANOTHER = Judgement(Outcome.RAISES, "other", "TypeError: something else")
 
@@ -61,9 +62,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "make", made.make)
     monkeypatch.setattr(folders, "measure", made.measure)
     monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
-    monkeypatch.setattr(
-        requests, "installed", lambda without=(): ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
-    )
+    monkeypatch.setattr(requests, "installed", lambda without=(): INSTALLED)
     monkeypatch.setattr(index, "releases", lambda package: RELEASES)
     for function in (storage.new_run, storage.latest_run, storage.runs):
         monkeypatch.setattr(function, "__defaults__", (tmp_path,))
@@ -278,10 +277,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--resume"], "no bisect run with these options"),
         (["--cell", "", "--failure", "fsdp_reference_modl"], "did you mean fsdp_reference_model"),
         (["--cell", ""], "bisect needs a failure"),
-        (
-            ["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"],
-            "that is 23 cells, and a bisect is about 6",
-        ),
+        (["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"], "that is 23 cells, and a bisect"),
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],
 )

@@ -296,6 +296,7 @@ def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
 # Which cells run: all that a release may change, and of the others a sample.
 
 
+ONE = frozenset(UNITS[:1])
 SOME = st.sets(st.sampled_from(CELLS)).map(frozenset)
 
 
@@ -307,12 +308,10 @@ def share(cells, every):
 def test_what_may_change_runs_and_of_the_others_a_sample(one, other):
     """Breaks when a cell doesn't run that a release may change, or none of those that show that it can't."""
     apart, alike = one, other - one
-    some = scope.some(Reach(frozenset(UNITS[:1]), apart=apart, alike=alike), CELLS, USUAL)
+    some = scope.some(Reach(ONE, apart=apart, alike=alike), CELLS, USUAL)
     assert {*CELLS} - apart - alike <= {*some} and some == [cell for cell in CELLS if cell in {*some}]
     assert len(apart & {*some}) == share(apart, scope.TENTH) and len(alike & {*some}) == share(alike, scope.THIRD)
-    some = scope.some(
-        Reach(frozenset(UNITS[:1]), {}, {cell: int(cell in one) for cell in CELLS}), CELLS, How("affected")
-    )
+    some = scope.some(Reach(ONE, {}, {cell: int(cell in one) for cell in CELLS}), CELLS, How("affected"))
     assert one <= {*some} and len({*some} - one) == share({*CELLS} - one, scope.TENTH)
     assert scope.some(Reach(), CELLS, How("affected", most=5)) == CELLS, "nothing is known, so nothing is left out"
 
@@ -348,7 +347,7 @@ def test_few_cells_cover_what_very_many_have():
         assert have(few, *axes) == have(every, *axes)
     engines = [{(cell.failure, cell.strategy.partition("-")[0]) for cell in cells} for cells in (few, every)]
     assert engines[0] == engines[1]
-    covers = Reach(frozenset(UNITS[:1]), {}, dict.fromkeys(every, 1))
+    covers = Reach(ONE, {}, dict.fromkeys(every, 1))
     assert scope.some(covers, every, How("affected", most=len(every))) == every
     some = scope.some(covers, every, How("affected", most=len(every) - 1))
     assert {*few} <= {*some} and len(some) == len(few) + share({*every} - {*few}, scope.TENTH)
@@ -357,7 +356,7 @@ def test_few_cells_cover_what_very_many_have():
 def test_what_did_not_run_is_said():
     """Breaks when an answer is about a part of the cells, and hides which, or says it of all of them."""
     apart, alike = frozenset(CELLS[:20]), frozenset(CELLS[20:32])
-    covers = Reach(frozenset(UNITS[:1]), apart=apart, alike=alike)
+    covers = Reach(ONE, apart=apart, alike=alike)
     ran = scope.some(covers, CELLS, USUAL)
     assert scope.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
         "20 cells execute nothing of peft or trl: 2 of them ran as a sample",
@@ -366,7 +365,7 @@ def test_what_did_not_run_is_said():
         "--all runs all",
     ]
     assert scope.narrowing(covers, CELLS, CELLS, USUAL, ["trl"]) == []
-    covers = Reach(frozenset(UNITS[:1]), {}, {cell: int(cell not in apart) for cell in CELLS})
+    covers = Reach(ONE, {}, {cell: int(cell not in apart) for cell in CELLS})
     for ran, of_each in ((CELLS[18:], ""), (CELLS[18:24], ": 4 of them ran, some of each variant and strategy")):
         [line] = scope.narrowing(covers, CELLS, ran, How("affected"), ["trl"])
         assert line == f"--affected: 20 cells execute what changed{of_each}, and 2 of the 20 others are a sample"
@@ -378,10 +377,10 @@ def test_what_fewer_cells_would_have_said_is_known_from_the_whole():
     assert whole.verdict is Safety.NOT_SAFE
     every = cells(40)
     for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS[:1]), {}, touched))
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, {}, touched))
         narrowed = is_safe.narrowed(given, every, How("affected"))
         assert narrowed.verdict is verdict and narrowed.cells < 10
     for apart, verdict in ((every[:39], Safety.NOT_SAFE), (every, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS[:1]), apart=frozenset(apart)))
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, apart=frozenset(apart)))
         narrowed = is_safe.narrowed(given, every, USUAL)
         assert narrowed.verdict is verdict and narrowed.cells <= 5

@@ -52,10 +52,9 @@ def copied(tmp_path, monkeypatch):
         shutil.copytree(REPROS / name, repros / name)
     (tmp_path / "faultline" / "ranks").mkdir(parents=True)
     (tmp_path / "faultline" / "ranks" / "main.py").write_text("pass\n")
-    monkeypatch.setattr(cache, "REPROS", repros)
-    monkeypatch.setattr(cache, "ROOT", tmp_path)
-    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "faultline")
-    monkeypatch.setattr(cache, "MACHINERY", ["ranks"])
+    places = {"REPROS": repros, "ROOT": tmp_path, "PACKAGE": tmp_path / "faultline", "MACHINERY": ["ranks"]}
+    for name, value in places.items():
+        monkeypatch.setattr(cache, name, value)
     forget()
     yield tmp_path
     forget()

@@ -134,9 +134,8 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
     facts = Facts(model="Tiny", no_gradient=("a",), tied=(("a", "b"),), noise=1e-7)
     first = Difference(1, 0, "backward", "head", "nan", "head.w")
     finding = Finding(Factor("gradients", 0.5, ("1 / world size",)), ("a", "b"), 12, first)
-    checked = Checked(
-        "head", ("train.py:3 in f: x",), (("a", "b"),), ("extra",), ("all_reduce (a.py:3)",), ("bypassed",), facts
-    )
+    lists = ("train.py:3 in f: x",), (("a", "b"),), ("extra",), ("all_reduce (a.py:3)",), ("bypassed",)
+    checked = Checked("head", *lists, facts)
     whole = replace(fake(CELLS[0]), checked=checked, finding=finding)
     write(folder, [whole, fake(CELLS[1])])
     one, other = map(json.loads, folder.cells.read_text().splitlines())
@@ -145,15 +144,14 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
     assert folder.results() == [whole, fake(CELLS[1])]
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 line is left out"), (3, "3 lines are left out")])
-def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys, count, words):
+def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys):
     """Breaks when results get lost and nobody hears of it."""
-    folder = RunFolder(tmp_path)
-    folder.describe(cells=(CELLS[0].id,))
-    lines(folder, fake(CELLS[0]).as_json(), *[{"id": "foreign"}] * count)
-    app.main(["report", str(tmp_path)])
-    [answer] = capsys.readouterr().err.splitlines()
-    assert answer == f"{tmp_path}/cells.jsonl: {words}, cut short or no result of this version"
+    RunFolder(tmp_path).describe(cells=(CELLS[0].id,))
+    for count, words in ((1, "1 line is left out"), (3, "3 lines are left out")):
+        lines(RunFolder(tmp_path), fake(CELLS[0]).as_json(), *[{"id": "foreign"}] * count)
+        app.main(["report", str(tmp_path)])
+        [answer] = capsys.readouterr().err.splitlines()
+        assert answer == f"{tmp_path}/cells.jsonl: {words}, cut short or no result of this version"
 
 
 @pytest.fixture
