@@ -16,7 +16,7 @@ from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Message, Report
 from faultline.runs import oracle
-from faultline.runs.nodes import Ended, Left, RankEnd, Watched
+from faultline.runs.nodes import Ended, RankEnd, Watched
 from faultline.runs.runner import References, run_cell
 from faultline.runs.supervisor import RankServer
 from tests.support import light
@@ -134,15 +134,6 @@ def test_ranks_must_show_the_nodes_they_were_sent_to(ends, doubt):
     assert ended.elsewhere() == ([doubt] if doubt else [])
     if doubt:
         assert oracle.judge(CELL, failures()[CELL.failure], ended).outcome == "invalid"
-
-
-def test_a_report_with_an_error_outweighs_what_ended_the_process():
-    """Breaks when NCCL's abort after an error hides that error."""
-    watched = Watched(1, 60.0)
-    watched.on_message(Message(rank=0, report=Report(0, error=ErrorReport("E", "cause", ""))), 0.0)
-    watched.on_message(Message(rank=0, exit=-6, at=9.0), 0.0)
-    assert watched.end(0, Left("", "", {}), "").exit is None
-    assert not watched.running(range(1))
 
 
 # Two addresses for real.

@@ -1,5 +1,6 @@
 """Stacks: what a name, a date or requirements mean, and environments of which no half is ever used."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -150,6 +151,7 @@ print(environments.make(sys.argv[2]).python, flush=True)
 """
 
 
+@contextlib.contextmanager
 def makes(folder, lives=False):
     """Another process that makes an environment, of which a uv is at work; it may live until it is told to end."""
     (folder / "uv").write_text(UV)
@@ -162,25 +164,28 @@ def makes(folder, lives=False):
     while not (folder / "pid").exists():
         assert made.poll() is None, "it ended before its uv was at work"
         time.sleep(0.02)
-    return made
+    try:
+        yield made
+    finally:
+        (folder / "go").touch()
+        made.kill()
+        made.communicate()
 
 
 @pytest.mark.slow
 def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
     """Breaks when the next call installs into the folder that the killed one's uv still writes to."""
-    first = makes(tmp_path)
-    orphan = int((tmp_path / "pid").read_text())
-    first.kill()
-    first.wait()
-    os.kill(orphan, 0)
-    (tmp_path / "killed").touch()
-    second = makes(tmp_path)
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            second.wait(1.5)
-    finally:
-        (tmp_path / "go").touch()
-    made, _ = second.communicate(timeout=30)
+    with makes(tmp_path) as first:
+        orphan = int((tmp_path / "pid").read_text())
+        first.kill()
+        first.wait()
+        os.kill(orphan, 0)
+        (tmp_path / "killed").touch()
+        with makes(tmp_path) as second:
+            with pytest.raises(subprocess.TimeoutExpired):
+                second.wait(1.5)
+            (tmp_path / "go").touch()
+            made, _ = second.communicate(timeout=30)
     assert not (tmp_path / "met").exists(), "two installations were at work in one folder"
     assert second.returncode == 0 and (Path(made.strip()).parent.parent / environments.READY).exists()
 
