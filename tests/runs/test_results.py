@@ -347,13 +347,8 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
         values = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": f"DDP of {rank}"}}
         return reports.report(rank=rank, error=ended_by, **values)
 
-    ended = Ended(
-        [
-            RankEnd(report(0, 0.1), log="noise"),
-            RankEnd(report(1, 0.2)),
-            RankEnd(exit=-9, log="x" * 9000, shown={"a": 1}),
-        ]
-    )
+    gone = RankEnd(exit=-9, log="x" * 9000, shown={"a": 1})
+    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), gone])
     entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
     assert [rank.exit for rank in entry.ranks] == [None, None, -9]
     assert [rank.error for rank in entry.ranks] == [None, RankError("E", "m", "t"), None]
@@ -368,10 +363,7 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
 
 def test_the_worst_of_each_kind_are_kept():
     """Breaks when the errors of weights, which are larger, leave no room for those of gradients."""
-    step = {
-        "gradients": {str(n): n / 1e6 for n in range(50)},
-        "weights": {str(n): n for n in range(50)},
-    }
+    step = {"gradients": {str(n): n / 1e6 for n in range(50)}, "weights": {str(n): n for n in range(50)}}
     rows = worst_errors([reports.report(steps=[step])])
     for kind, size in (("gradients", 1e-6), ("weights", 1)):
         relevant = [row[-1] for row in rows if row[1] == kind]
