@@ -176,7 +176,7 @@ def test_the_newest_run_is_the_last_of_its_kind(tmp_path, kind):
     assert len({path.name for path in root.iterdir()}) == 4, "three runs of one second and `latest`, nothing else"
     assert not (root / "latest").readlink().is_absolute(), "results can't be moved"
     other = new_run(root, kind=kind)
-    assert latest_run(root).path == run.path.resolve() and len(storage.runs(root)) == 3
+    assert latest_run(root).path == run.path.resolve() and len([*storage.runs(root)]) == 3
     assert other.path.name.startswith(f"{kind}-") and other.info() == RunInfo(kind)
     assert run.info() == RunInfo()
 
