@@ -279,8 +279,8 @@ def test_the_check_that_is_shown_is_what_is_printed():
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert shows(masked("\n".join(lines)).splitlines(), masked(done.stdout)), done.stdout
-    first = blocks(README)[0].splitlines()
-    assert first[0].startswith("≠ diverges") and {*first} <= {*lines}, "the README's first example is of another check"
+    shown, first = example("README.md", "check")
+    assert shown == words[3:] and {*first} <= {*lines}, "the README's first example is of another check"
 
 
 def test_pictures_are_there_small_and_ask_nobody():
