@@ -1,5 +1,5 @@
 """What was measured before: committed outcomes, errors, months and versions; it starts nothing.
 
 For others: `history`, `matching`, `measured`, `nearest`, `ranges`, `recording`, `releases`, `remedies`, `several`,
-`store`, `timeline`, `verdicts`, `wording`.
+`store`, `symptoms`, `timeline`, `verdicts`, `wording`.
 """

@@ -1,5 +1,5 @@
 """Questions about releases: is-safe, bisect, reproduce, timeline.
 
-For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `reproduce`, `scope`, `search`,
+For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `recorded`, `reproduce`, `scope`, `search`,
 `timeline`.
 """

@@ -261,6 +261,7 @@ def test_a_file_says_what_was_written_and_another_content_is_refused(tmp_path):
         on_gpus.everything()
 
 
+@pytest.mark.slow
 def test_what_the_catalogue_says_of_gpus_is_marked_until_somebody_measures(monkeypatch):
     """Breaks when a rule about GPUs is committed that no file of observations/gpus/ bears out and nothing marks."""
     monkeypatch.undo()

@@ -65,6 +65,7 @@ def test_law_anything_else_is_refused(text):
         Cell.parse(text)
 
 
+@pytest.mark.slow
 def test_the_order_is_the_axes_own():
     """By failure, variant, strategy, mode, precision, world size: tables, shards and reruns rely on it."""
 

@@ -37,6 +37,7 @@ def test_few_failures_are_not_safe(asked, monkeypatch):
     assert asked("is-safe", "today", "--base", "2026-11-01", "--known", "--failure", "zero3_dummy_loss")[0] == 0
 
 
+@pytest.mark.slow
 def test_each_pair_of_months_has_a_line_that_says_what_the_command_says():
     text = recorded.monthly()
     [line] = [line for line in text.splitlines() if line.startswith(f"| {BEFORE} | {MONTH} |")]
