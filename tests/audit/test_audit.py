@@ -198,7 +198,7 @@ def test_what_hangs_on_the_code_or_the_trainer_is_never_likely(trainer):
         ("transformers>=4.49\ntrl==0.15.2\n", "", "non-reentrant reentrant"),
         ("transformers>=5.1\n", "", "non-reentrant"),
         ("peft==0.14.0\n", "", "non-reentrant reentrant"),
-        ("transformers==5.0.0\n", "base_model: x\ndatasets: []\n", "non-reentrant reentrant"),
+        ("transformers==5.0.0\n", "base_model: x\ndatasets: []\n", "reentrant"),
         ("transformers==5.0.0\n", "gradient_checkpointing_kwargs: {use_reentrant: true}\n", "reentrant"),
     ],
 )
@@ -569,7 +569,6 @@ SHARDS = "fsdp: true\nfsdp_config: {version: 2, state_dict_type: %s}"
 @pytest.mark.parametrize(
     ("name", "engine", "train", "yes", "no"),
     [
-        ("deepspeed_gradient_clipping_omitted", DEEPSPEED, "", "max_grad_norm: 0.5", "max_grad_norm: 1.0"),
         ("deepspeed_gradient_clipping_omitted", BY_FILE, "max_grad_norm: 0.5\n", DEEPSPEED, CLIPS),
         (
             "ddp_static_graph_no_sync",

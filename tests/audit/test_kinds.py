@@ -126,6 +126,7 @@ KINDS = {
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
         {
             "strategy": {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"},
+            "checkpointing": {"reentrant"},
             "precision": {"bf16"},
             "trainer": {"dpo"},
             "adapter": {"yes"},
@@ -171,6 +172,7 @@ KINDS = {
             "trainer": {"grpo"},
             "adapter": {"yes"},
             "no gradient_clipping": {"no"},
+            "own max_grad_norm": {"yes"},
         },
     ),
 }

@@ -237,7 +237,7 @@ def test_beta_means_a_reference_model_only_where_it_does(tmp_path):
         ('{"zero_optimization": {}, "gradient_clipping": 0.0}', "no gradient_clipping", "no"),
         ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", "no gradient_clipping", "yes"),
         ("deepspeed: not_there_z2.json\noutput_dir: x", "no gradient_clipping", None),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", "no gradient_clipping", "no"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", "no gradient_clipping", None),
         (
             "fsdp: full_shard\nfsdp_config: {fsdp_state_dict_type: SHARDED_STATE_DICT}",
             "sharded state dict",
