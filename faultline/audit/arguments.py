@@ -226,8 +226,8 @@ def _trainer(section: Section) -> Iterator[Statement]:
         # LLaMA-Factory has a trainer of its own for the stage "sft".
         names = _called([text]) if text and (key, text) != ("stage", "sft") else frozenset()
         if text and (names or key in ("rl", "rlhf_type", "stage")):
-            own = OTHER if section.data.get(SUBCLASS) else frozenset[str]()  # it may do otherwise than its base
-            yield Statement("trainer", (names or OTHER) | own, section.source(key))
+            other = OTHER if section.data.get(SUBCLASS) else frozenset[str]()  # it may do otherwise than its base
+            yield Statement("trainer", (names or OTHER) | other, section.source(key))
             return
     if {"base_model", "datasets"} <= section.data.keys():  # axolotl's own trainer
         yield Statement("trainer", OTHER, section.source("base_model"))

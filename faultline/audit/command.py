@@ -50,8 +50,8 @@ def answer(request: Request) -> AuditResult:
     """Read a project; raises UsageError where there is nothing to read, and for an unknown failure."""
     only = failure_named(request.only).name if request.only else ""
     project, recipes = read_recipes(list(request.files), request.environment, request.python)
-    found = in_recipes(recipes) if recipes else findings(project)
+    matches = in_recipes(recipes) if recipes else findings(project)
     known = {word for failure in failures().values() for word in (failure.name, failure.id)}
     unknown = tuple(f"ignore: no failure is called {name}" for name in sorted(project.ignored - known))
     project = replace(project, notes=(*project.notes, *unknown))
-    return AuditResult(project, tuple(found), request.everything, only, tuple(recipes))
+    return AuditResult(project, tuple(matches), request.everything, only, tuple(recipes))

@@ -83,8 +83,8 @@ class Finding:
 
 def findings(project: Project) -> list[Finding]:
     """Every failure that nothing known excludes, the surest first."""
-    told = (each for each in failures().values() if project.ignored.isdisjoint((each.name, each.id)))
-    return surest_first(match for failure in told if (match := finding(failure, project)))
+    reported = (each for each in failures().values() if project.ignored.isdisjoint((each.name, each.id)))
+    return surest_first(match for failure in reported if (match := finding(failure, project)))
 
 
 def surest_first(matches: Iterable[Finding]) -> list[Finding]:
@@ -178,7 +178,7 @@ def _state(failure: Failure, cell: Cell, project: Project) -> tuple[bool | None,
 
 def _unmeasured(failure: Failure, cell: Cell, why: str, project: Project) -> Open:
     """What the project's releases leave open, with the command that decides it where all of them are in one version."""
-    about, asked = releases.deciding(failure, cell, project.versions), project.versions
+    about, asked = releases.deciding(failure, cell, project.versions, why), project.versions
     if not all(name in asked and asked[name].pinned for name in about):
         return Open(about, why)
     stack = " ".join(f"{name}=={each.pinned}" for name, each in asked.items() if each.pinned)

@@ -50,7 +50,7 @@ class Framework:
     name: str
     settings: tuple[frozenset[str], ...]
     commands: str
-    own: bool
+    alone: bool
     defaults: tuple[Default, ...]
 
 
@@ -63,7 +63,7 @@ def frameworks() -> tuple[Framework, ...]:
             name,
             tuple(frozenset(group) for group in entry.get("settings", ())),
             entry.get("commands", ""),
-            entry.get("own", False),
+            entry.get("alone", False),
             tuple(_default(name, entry["package"], each) for each in entry["default"]),
         )
         for name, entry in table.items()
@@ -87,9 +87,9 @@ def stated(section: Section, framework: str = "") -> Iterator[Statement]:
     keys = {key for key in section.data if isinstance(key, str)} | section.unknown
     lines = section.document.lines
     known = [each for each in frameworks() if each.name == framework or any(group <= keys for group in each.settings)]
-    own = any(each.own for each in known)
+    alone = any(each.alone for each in known)
     for each in known:
-        for default in each.defaults if each.own or not own else ():
+        for default in each.defaults if each.alone or not alone else ():
             if default.holds_for(section):
                 shown = next((key for group in each.settings if group <= keys for key in sorted(group)), "")
                 place = section.source(shown) if shown else section.document.place(min(lines.values(), default=1))

@@ -9,15 +9,15 @@ from faultline.audit.project import Project
 
 def in_recipes(recipes: Mapping[str, Project]) -> list[Finding]:
     """The findings of each recipe put together: of a failure the surest, with the recipes for which it is as sure."""
-    found: dict[object, list[Finding]] = {}
+    answers: dict[object, list[Finding]] = {}
     groups: dict[str, list[tuple[str, Finding]]] = {}
     shows: dict[object, dict[tuple[str, object], tuple[bool | None, str]]] = {}
     for name, project in recipes.items():
         asked = frozenset((package, each.text) for package, each in project.versions.items())
         key = (frozenset(project.left.items()), asked, project.ignored)
-        if key not in found:
-            found[key] = findings(replace(project, shows=shows.setdefault(asked, {})))
-        for each in found[key]:
+        if key not in answers:
+            answers[key] = findings(replace(project, shows=shows.setdefault(asked, {})))
+        for each in answers[key]:
             groups.setdefault(each.failure.name, []).append((name, replace(each, project=project)))
     merged = []
     for among in groups.values():

@@ -1,6 +1,7 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from faultline.audit.reading import Content
 from faultline.audit.undecided import label
 from faultline.base.errors import NotRecognised, UsageError
 from faultline.base.packages import STACK
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
@@ -78,12 +79,18 @@ def read_recipes(
     Then the project is what all of them share. Files that are named belong together.
     """
     contents, notes = _read(paths, environment, python)
-    folders = len(paths) == 1 and Path(paths[0]).is_dir() if paths else not (environment or python)
-    each = recipes.recipes(contents) if folders else []
+    named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
+    folders = any(Path(path).is_dir() for path in paths) if paths else not (environment or python)
+    shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
+    each = recipes.recipes(contents) if folders and shared_alone else []
     if not each:
         return _whole(contents, notes), {}
     shared = {name: [replace(part, kind="", statements=()) for part in parts] for name, parts in contents.items()}
-    return _whole(shared, notes), {recipe.name: put_together(recipe.contents) for recipe in each}
+    whole, of_recipes = _whole(shared, notes), {recipe.name: put_together(recipe.contents) for recipe in each}
+    more = Counter(note for project in of_recipes.values() for note in project.notes if note not in whole.notes)
+    counted = [f"{note} (of {count(times, 'recipe')})" for note, times in more.most_common(MOST)]
+    counted += [f"{len(more) - MOST} more notes on recipes"] if len(more) > MOST else []
+    return replace(whole, notes=(*whole.notes, *counted)), of_recipes
 
 
 def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
@@ -160,12 +167,15 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
     """The values that files leave of each axis, and the places that state them."""
     kinds: dict[str, list[Values]] = {}
     sources: Sources = {}
+    noted: dict[str, list[Place]] = {}
     for content in contents:
         if content.kind:
             kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
         for statement in content.statements:
             sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
-            notes += [f"{statement.source}: {statement.note}"] if statement.note else []
+            if statement.note:
+                noted.setdefault(statement.note, []).append(statement.source)
+    notes += [f"{few(places)}: {note}" for note, places in noted.items()]
     left: Values = {}
     for axis, places in sources.items():
         stated = {kind: each for kind, each in kinds.items() if all(axis in values for values in each)}

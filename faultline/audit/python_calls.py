@@ -56,9 +56,9 @@ def read(document: Document) -> list[list[Statement]]:
     ]
     shared = [*_accelerators(document, calls)]
     adapters = [call for call in calls if call.name == "LoraConfig"]
-    own = _own_trainers(tree)
+    made_of = _own_trainers(tree)
     each = [
-        [*_training(document, call, adapters, calls, own), *shared]
+        [*_training(document, call, adapters, calls, made_of), *shared]
         for call in trainings or [Call("", {}, frozenset(), {})]
     ]
     return [statements for statements in each if any(not statement.default for statement in statements)]
@@ -69,7 +69,7 @@ def _own_trainers(tree: ast.AST) -> dict[str, str]:
     bases = {
         node.name: [_name(base) for base in node.bases] for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     }
-    own: dict[str, str] = {}
+    made_of: dict[str, str] = {}
     for name in bases:
         base, seen = name, {name}
         while base in bases:
@@ -78,8 +78,8 @@ def _own_trainers(tree: ast.AST) -> dict[str, str]:
             )
             seen.add(base)
         if base:
-            own[name] = base
-    return own
+            made_of[name] = base
+    return made_of
 
 
 def _name(node: ast.expr) -> str:
@@ -126,10 +126,10 @@ def _makes_arguments(call: Call) -> bool:
 
 
 def _training(
-    document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call], own: Mapping[str, str]
+    document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call], made_of: Mapping[str, str]
 ) -> Iterator[Statement]:
     """What the arguments of a training say, with the adapter of its file, and the trainer by its class, which may be
-    one's `own` that is made of another."""
+    made of another, as `made_of` says."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
         for name, key in LORA.items():
@@ -140,8 +140,8 @@ def _training(
     if adapters:
         data["use_peft"], lines["use_peft"] = True, adapters[0].lines[CLASS]
     made = [each.name for each in (call, *calls)]
-    named = {own[name] for name in made if name in own} or {name for name in made if TRAINER.search(name)}
-    data[arguments.SUBCLASS] = any(name in own for name in made)
+    named = {made_of[name] for name in made if name in made_of} or {name for name in made if TRAINER.search(name)}
+    data[arguments.SUBCLASS] = any(name in made_of for name in made)
     if call.name.endswith("Config") and not data[arguments.SUBCLASS]:
         named = {call.name.removesuffix("Config")}
     if len(named) == 1:

@@ -55,13 +55,13 @@ def _contents(document: Document) -> list[Content]:
         if path.name == "setup.py" and (asked := versions.of_setup(document)):
             contents.append(Content(pins=asked))
     elif files.is_script(name, document.text):
-        found = shell.trainings(document)
-        contents = [Content("command", each, names=names, title=title) for each, names, title in found]
+        commands = shell.trainings(document)
+        contents = [Content("command", each, names=names, title=title) for each, names, title in commands]
     else:
         settings, pins = arguments.read(document), versions.read(document)
         known = settings is not None or pins is not None
-        kept = _ignored(document)
-        contents = [Content(*(settings or ("", [])), pins or [], ignored=kept)] if known or kept else []
+        ignored = _ignored(document)
+        contents = [Content(*(settings or ("", [])), pins or [], ignored=ignored)] if known or ignored else []
     if not contents:
         raise NotRecognised(
             f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, training "

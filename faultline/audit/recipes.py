@@ -1,5 +1,6 @@
 """The set-ups of a folder: a command or config that trains, with what it names, each by itself."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,13 @@ def recipes(contents: Mapping[str, Sequence[Content]]) -> list[Recipe]:
         return []
     shared = [content for content in each if not content.kind or content.pins]
     engines = [content for content in each if content.kind in ENGINES and content.path not in named]
-    return [Recipe(name, (*parts, *shared, *([] if _placed(parts) else engines))) for name, parts in anchors]
+    times = Counter[str]()
+    each_named = []
+    for name, parts in anchors:
+        times[name] += 1
+        unique = f"{name} ({times[name]})" if times[name] > 1 else name
+        each_named.append(Recipe(unique, (*parts, *shared, *([] if _placed(parts) else engines))))
+    return each_named
 
 
 def _all(contents: Mapping[str, Sequence[Content]], names: Sequence[str]) -> Iterator[Content]:

@@ -67,12 +67,12 @@ def trainings(document: Document) -> Iterator[tuple[list[Statement], frozenset[P
         flags = {key: value for key, value in command.flags.items() if isinstance(value, str)}
         launched = flags.pop("config_file", "")
         words = [word for word in (launched, *command.words, *flags.values()) if NAMED.search(word)]
-        found = {word: next(engines.located(document, word), None) for word in words}
-        names = {place[0].resolve(): place[1] for word, place in found.items() if place and word != launched}
+        located = {word: next(engines.located(document, word), None) for word in words}
+        names = {place[0].resolve(): place[1] for word, place in located.items() if place and word != launched}
         if any(not each.default for each in statements) and (names or not page):
             line = f"{one_line(document.name)}:{min(command.document.lines.values(), default=command.line)}"
             configs = [shown for path, shown in names.items() if path.suffix in (".yaml", ".yml")]
-            launcher = [place[0].resolve() for word, place in found.items() if place and word == launched]
+            launcher = [place[0].resolve() for word, place in located.items() if place and word == launched]
             yield statements, frozenset([*names, *launcher]), f"{configs[-1]} ({line})" if configs else line
 
 

@@ -42,9 +42,9 @@ def show(
         _matches(console, [f for f in of_word if f.failure.name in measured], measured, word)
     others = [finding for finding in findings if finding.failure.name not in measured]
     if only and not measured:
-        told = project.ignored.isdisjoint((only, failures()[only].id))
+        given = project.ignored.isdisjoint((only, failures()[only].id))
         write_line(
-            console, f"{only}: {'excluded by what the files state' if told else 'the project asks to ignore it'}"
+            console, f"{only}: {'excluded by what the files state' if given else 'the project asks to ignore it'}"
         )
     if everything and not only:
         _few_words(console, others)

@@ -16,6 +16,7 @@ from faultline.observations.ranges import Range
 TODAY_ONLY = "your releases behave like today's; no others were measured"
 TOGETHER = "your releases do together what each of them did with other packages of its time"
 NOT_BEFORE = "before the fix other strategies failed like this; this one was not measured then"
+TORCH = "your torch does what"  # the beginning of one
 FEW = "your releases behave like the few that were measured"
 ANY = Range()
 
@@ -91,7 +92,7 @@ def _usual_state(
         return False, ""
     doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside) or _few(failure, cell, asked, inside)
     if not doubt and shows == {True} and not same_torch:
-        doubt = f"your torch does what {_measured_torch()} does"
+        doubt = f"{TORCH} {_measured_torch()} does"
     return (None, doubt) if doubt else (True, "")
 
 
@@ -178,9 +179,11 @@ def _few(failure: Failure, cell: Cell, asked: Mapping[str, Range], inside: Seque
     return "" if months <= {observation.stack for observation in inside} else FEW
 
 
-def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[str, ...]:
-    """The packages whose versions would decide whether a cell shows its failure; where each of them is in one version
-    already, all that are: their combination was not measured."""
+def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: str) -> tuple[str, ...]:
+    """The packages whose versions would decide whether a cell shows its failure, which is open for a reason; where each
+    of them is in one version already, those that were not measured with the others."""
+    if why.startswith(TORCH):
+        return ("torch",)
     turns = (fixed(failure, cell), history.turn(failure.history.began, cell))
     pinned = _in_one_version(versions)
     named = dict.fromkeys(turn.package for turn in turns if turn) or {history.package(failure, cell): None}

@@ -30,7 +30,7 @@ def audited(*paths, **more):
     return command.answer(command.Request([*map(str, paths)], **more))
 
 
-def found(result, name):
+def match_of(result, name):
     return next((each for each in result.findings if each.failure.name == name), None)
 
 
@@ -45,11 +45,33 @@ def test_each_recipe_is_judged_by_itself(tmp_path):
     folder = written(tmp_path, {**files, "run.sh": LAUNCH.format("bad.yaml") + LAUNCH.format("good.yaml")})
     result = audited(folder)
     assert [name.split()[0] for name in result.recipes] == ["bad.yaml", "good.yaml"]
-    match = found(result, NO_GRAD)
+    match = match_of(result, NO_GRAD)
     assert match.certain and match.recipes == ("bad.yaml (run.sh:1)",)
     assert "in             bad.yaml (run.sh:1)" in str(result)
     named = audited(*(folder / name for name in files))
     assert not named.recipes and not named.certain, "files that are named belong together"
+
+
+def test_a_folder_may_have_its_requirements_elsewhere(tmp_path):
+    """As the hook and the action are told of them; but a config that is named is no recipe of a folder."""
+    written(
+        tmp_path, {"r.txt": OLD, "c/a.yaml": ZERO2, "c/bad.yaml": REENTRANT, "c/more.yaml": REENTRANT, "one.yaml": GRPO}
+    )
+    result = audited(tmp_path / "r.txt", tmp_path / "c")
+    assert (
+        len(result.recipes) == 2 and len(match_of(result, NO_GRAD).recipes) == 2 and match_of(result, NO_GRAD).certain
+    )
+    assert not audited(tmp_path / "one.yaml", tmp_path / "c").recipes
+
+
+def test_one_note_says_it_of_every_place(tmp_path):
+    """Breaks when 33 scripts that train in fp16 make 33 lines."""
+    command_line = "deepspeed train.py --fp16 --output_dir o\n"
+    written(tmp_path, {"run.sh": command_line * 32 + f"cd x && {command_line.strip()} && {command_line}"})
+    assert len(read_project([str(tmp_path)]).notes) == 1
+    result = audited(tmp_path)
+    assert len({*result.recipes}) == 34, "also two on one line"
+    assert str(result).count("fp16 was not measured") <= 3
 
 
 def test_a_page_shows_commands_and_a_config_finds_the_code_of_its_name(tmp_path):
@@ -126,14 +148,14 @@ def test_no_mode_is_suspected_that_a_framework_does_not_use(tmp_path, name, text
     z3 = '{"zero_optimization": {"stage": 3}, "gradient_clipping": "auto"}'
     files = {name: text + "bf16: true\n", "z3.json": z3, "requirements.txt": pins}
     failure = "zero3_nonreentrant_frozen_checkpointerror"
-    assert not found(audited(written(tmp_path, files)), failure)
+    assert not match_of(audited(written(tmp_path, files)), failure)
     other = (
         {name: text + "use_reentrant: false\n"}
         if name == "l.yaml"
         else {name: text + "gradient_checkpointing_kwargs: {use_reentrant: false}\n"}
     )
     (tmp_path / name).write_text(other[name].replace("stage: sft\n", "stage: sft\nuse_reentrant_gc: false\n"))
-    assert found(audited(tmp_path), failure)
+    assert match_of(audited(tmp_path), failure)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +191,7 @@ def test_the_trainer_clips_at_1_unless_somebody_says_otherwise(tmp_path, deepspe
     code = f"import transformers as t\nt.Trainer(m, t.TrainingArguments('o', deepspeed='z.json'{more}))\n"
     files = {"t.py": code, "z.json": '{"zero_optimization": {"stage": 2}}'}
     result = audited(written(tmp_path, files | {"setup.py": f"setup(install_requires=['deepspeed=={deepspeed}'])\n"}))
-    match = found(result, "deepspeed_gradient_clipping_omitted")
+    match = match_of(result, "deepspeed_gradient_clipping_omitted")
     assert (match and match.word) == word
 
 
@@ -208,10 +230,10 @@ def test_a_project_says_what_to_ignore(tmp_path):
     assert audited(folder).certain == (NO_GRAD,)
     for name in (NO_GRAD, failures()[NO_GRAD].id):
         (folder / "bad.yaml").write_text(f"{REENTRANT}# faultline: ignore[{name}]\n")
-        assert not found(audited(folder), NO_GRAD)
+        assert not match_of(audited(folder), NO_GRAD)
         (folder / "bad.yaml").write_text(REENTRANT)
         (folder / "pyproject.toml").write_text(f'[tool.faultline.audit]\nignore = ["{name}"]\n')
-        assert not found(audited(folder), NO_GRAD) and f"ignored: {name}" in str(audited(folder))
+        assert not match_of(audited(folder), NO_GRAD) and f"ignored: {name}" in str(audited(folder))
         (folder / "pyproject.toml").unlink()
     (folder / "pyproject.toml").write_text('[tool.faultline.audit]\nignore = ["F0000"]\n')
     assert audited(folder).certain == (NO_GRAD,) and "no failure is called F0000" in str(audited(folder))

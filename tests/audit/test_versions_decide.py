@@ -47,18 +47,18 @@ def _everywhere(runs, months):
 def test_a_sharded_state_dict_is_certain_with_versions_that_showed_it_alone():
     left = {"trainer": "sft", "strategy": "fsdp1-full", "precision": "bf16", "sharded state dict": "yes"}
     for pins, word in (({}, "likely"), ({"transformers": "5.16.1"}, "certain"), ({"transformers": "4.56.0"}, None)):
-        found = {each.failure.name: each.word for each in findings(project(left, pins))}
-        assert found.get("fsdp_sharded_save_model_writes_nothing") == word, pins
+        matches = {each.failure.name: each.word for each in findings(project(left, pins))}
+        assert matches.get("fsdp_sharded_save_model_writes_nothing") == word, pins
 
 
 @pytest.mark.parametrize("pins", [OLD, ODD], ids=["one is newer than the others", "of different times"])
 def test_no_version_is_asked_for_that_is_stated(pins):
     """What was not measured is the combination: it is named, with the command that runs it."""
     known = project(GRPO, {**pins, "torch": measured.pinned()["torch"]})
-    found = findings(known)
-    asked = deciding([[case.open for case in each.cases] for each in found])
+    matches = findings(known)
+    asked = deciding([[case.open for case in each.cases] for each in matches])
     assert not {*asked} & known.versions.keys()
-    combined = [(case, each) for one in found for case in one.cases for each in case.open if each.decide]
+    combined = [(case, each) for one in matches for case in one.cases for each in case.open if each.decide]
     assert combined
     for case, condition in combined:
         assert all(f"{name}=={version}" in condition.decide for name, version in pins.items())
@@ -77,3 +77,12 @@ def test_a_package_that_nobody_pinned_is_asked_for():
     loose = {name: version for name, version in OLD.items() if name != "deepspeed"}
     match = next(each for each in findings(project(GRPO, loose)) if each.failure.name == "grpo_lora_no_grad")
     assert not any(condition.decide for case in match.cases for condition in case.open), json.dumps(loose)
+
+
+def test_an_unknown_torch_is_asked_for_by_its_name():
+    """Breaks when a reason that is torch's is said of another package."""
+    pins = {name: version for name, version in measured.pinned().items() if name in ("deepspeed", "transformers")}
+    known = project({"strategy": "zero2"}, pins | {"torch": "2.1.2"})
+    conditions = [each for one in findings(known) for case in one.cases for each in case.open]
+    torch = [each for each in conditions if each.wanted.startswith(releases.TORCH)]
+    assert torch and all(each.about == ("torch",) for each in torch)
