@@ -30,6 +30,7 @@ def recipes(contents: Mapping[str, Sequence[Content]]) -> list[Recipe]:
     named = {path for content in each for path in content.names}
     code = [name for name, of_file in contents.items() if any(content.kind == "code" for content in of_file)]
     free = [name for name in code if contents[name][0].path not in named]
+    trainers = [name for name in code if _trains(contents[name])]
     anchors: list[tuple[str, list[Content]]] = []
     taken: set[str] = set()
     for name, of_file in contents.items():
@@ -38,7 +39,8 @@ def recipes(contents: Mapping[str, Sequence[Content]]) -> list[Recipe]:
                 used = [each for each in code if contents[each][0].path in content.names]
                 anchors.append((content.title or name, [content, *_all(contents, used)]))
             elif content.kind == "arguments" and content.path not in named:
-                used = [] if _of_framework(content) else _called(name, [n for n in free if _trains(contents[n])])
+                used = [] if _of_framework(content) else _called(name, trainers)
+                used = [each for each in used if each in free]
                 taken.update(used)
                 anchors.append((name, [content, *_all(contents, used)]))
     anchors += [(name, [*contents[name]]) for name in free if name not in taken]

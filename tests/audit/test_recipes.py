@@ -6,7 +6,7 @@ import re
 import pytest
 
 from faultline.audit import command, defaults, groups
-from faultline.audit.project import read_project
+from faultline.audit.project import read_project, read_recipes
 from faultline.catalogue.loading import failures
 from faultline.observations import ranges
 
@@ -28,6 +28,10 @@ def written(folder, files):
 
 def audited(*paths, **more):
     return command.answer(command.Request([*map(str, paths)], **more))
+
+
+def recipes_of(folder):
+    return read_recipes([str(folder)])[1]
 
 
 def match_of(result, name):
@@ -82,6 +86,10 @@ def test_a_page_shows_commands_and_a_config_finds_the_code_of_its_name(tmp_path)
     folder = written(tmp_path, files | {"dpo.py": code.format("DPO"), "sft.py": code.format("SFT")})
     result = audited(folder)
     assert {*result.recipes} == {"sft/one.yaml (README.md:4)", "dpo/two.yaml", "sft.py"}
+    of = recipes_of(folder)
+    assert of["dpo/two.yaml"].left["trainer"] == {"dpo"} and of["sft.py"].left["trainer"] == {"sft"}
+    written(folder, {"run.sh": "accelerate launch dpo.py --config dpo/two.yaml --bf16 true\n", "free.yaml": plain})
+    assert "trainer" not in recipes_of(folder)["free.yaml"].left, "which of two trainers it is for, nobody says"
 
 
 def test_equal_recipes_cost_one_answer(tmp_path, monkeypatch):
