@@ -42,7 +42,7 @@ class Project:
     """What is known of a project: the values left of each axis or need, and each package's range of versions.
 
     What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read, and
-    `ignored` the failures, by name or id, that its files ask not to be told of. `shows` keeps what its releases say of
+    `ignored` the failures, by name or id, that its files ask to ignore. `shows` keeps what its releases say of
     a failure and a cell.
     """
 

@@ -22,7 +22,7 @@ class Content:
     versions. Of one kind, each may be what runs.
 
     `path` is the file, and `names` are those that a command names; its `title` says which command it is. `ignored` are
-    the failures that the file asks not to be told of.
+    the failures that the file asks to ignore.
     """
 
     kind: str = ""
@@ -71,6 +71,6 @@ def _contents(document: Document) -> list[Content]:
 
 
 def _ignored(document: Document) -> tuple[str, ...]:
-    """The failures that the table [tool.faultline.audit] of pyproject.toml asks not to be told of."""
+    """The failures that the table [tool.faultline.audit] of pyproject.toml asks to ignore."""
     listed = table(document.data, "tool", "faultline", "audit").get("ignore")
     return tuple(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()
