@@ -2,13 +2,13 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from packaging.version import Version
 
-from faultline.audit import engines
-from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
+from faultline.audit import defaults, engines
+from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNKNOWN, UNNAMED, YES, Statement, truth
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
@@ -38,6 +38,7 @@ ADAPTERS: dict[str, tuple[object, ...]] = {  # settings that name a kind of adap
     "train_type": ("full",),  # of ms-swift 3
     "tuner_type": ("full",),  # of ms-swift 4
 }
+SWITCHED = ("use_peft", "lora_enable", "use_lora")  # of TRL, of LLaVA and its kin
 NOT_PEFT = ("llamapro", "reft")  # which train new blocks, or what layers return
 # Settings that only some of TRL's trainers have.
 TRAINERS_BY_SETTING = {
@@ -68,6 +69,7 @@ SINCE = {
     "a2po": Version("1.6.0.dev0"),
     "iw_opd": Version("1.9.0.dev0"),
 }
+SUBCLASS = "a trainer of one's own"  # whether the trainer's class is made of the one that is named
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
 OTHER = frozenset([OTHER_TRAINER])
@@ -108,9 +110,11 @@ def trainers() -> frozenset[str]:
     return OTHER.union(variant.trainer for variant in variants if variant.trainer)
 
 
-def stated(section: Section) -> Iterator[Statement]:
+def stated(section: Section, framework: str = "") -> Iterator[Statement]:
     """What TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift say, as far as they are the
-    same thing. Where a setting's value isn't known, nothing is concluded from others that it might overrule."""
+    same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded from
+    others that it might overrule."""
+    yield from defaults.stated(section, framework)
     for read_part, keys in PARTS.items():
         if section.unknown.isdisjoint(keys):
             yield from read_part(section)
@@ -127,8 +131,8 @@ def stated(section: Section) -> Iterator[Statement]:
         yield Statement("reference model", YES if beta else NO, section.source("beta"))
     elif left == {"sft"}:
         yield Statement("reference model", NO, trainer[0].source)
-    if norm is not None:
-        yield Statement(NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
+    if norm is not None or "max_grad_norm" in section.unknown:
+        yield Statement(NORM, frozenset([UNKNOWN if norm is None else str(norm)]), section.source("max_grad_norm"))
 
 
 def _number(value: object) -> float | None:
@@ -198,12 +202,13 @@ def _precision(section: Section) -> Iterator[Statement]:
 
 def _adapter(section: Section) -> Iterator[Statement]:
     """Whether there is an adapter, and what it adapts beside the weights of modules."""
-    use = truth(section.get("use_peft"))
+    switch = next((key for key in SWITCHED if key in section.data), "")
+    use = truth(section.get(switch))
     if key := next((key for key in ADAPTERS if key in section.data), ""):
         if section.get(key) not in NOT_PEFT:
             yield Statement("adapter", NO if section.get(key) in ADAPTERS[key] else YES, section.source(key))
     elif use is not None:
-        yield Statement("adapter", YES if use else NO, section.source("use_peft"))
+        yield Statement("adapter", YES if use else NO, section.source(switch))
     elif key := next((key for key in LORA if section.get(key)), ""):
         yield Statement("adapter", YES, section.source(key))
     if PARAMETERS in section.data:
@@ -216,26 +221,42 @@ def _adapter(section: Section) -> Iterator[Statement]:
 def _trainer(section: Section) -> Iterator[Statement]:
     """The trainer that the arguments are for: by its name, else by the settings that only some have."""
     for key in TRAINER_KEYS:
-        text = re.sub(r"[\W_]", "", str(section.get(key) or "")).lower().removesuffix("trainer")
+        text = re.sub(r"[\W_]", "", str(section.get(key) or "")).lower()
+        text = text.removesuffix("trainer") or text  # transformers' own has no other name
         # LLaMA-Factory has a trainer of its own for the stage "sft".
         names = _called([text]) if text and (key, text) != ("stage", "sft") else frozenset()
         if text and (names or key in ("rl", "rlhf_type", "stage")):
-            yield Statement("trainer", names or OTHER, section.source(key))
+            other = OTHER if section.data.get(SUBCLASS) else frozenset[str]()  # it may do otherwise than its base
+            yield Statement("trainer", (names or OTHER) | other, section.source(key))
             return
     if {"base_model", "datasets"} <= section.data.keys():  # axolotl's own trainer
         yield Statement("trainer", OTHER, section.source("base_model"))
+        return
+    if key := next((key for key in ("train_type", "tuner_type") if key in section.data), ""):  # ms-swift's own trainer
+        yield Statement("trainer", OTHER, section.source(key))
         return
     for key, words in TRAINERS_BY_SETTING.items():
         if key in section.data:
             yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key), shared=True)
 
 
-def of_release(statement: Statement, trl: Range) -> Statement:
-    """A statement without the trainers that no allowed release of TRL has, if any is left."""
-    left = statement.values - {name for name, first in SINCE.items() if trl.below(first)}
+def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement:
+    """A statement as the allowed releases have it: without the trainers that none of TRL's has, if any is left; and
+    with what an older release leaves, if one is allowed."""
+    package, first = statement.since
+    asked = packages.get(package or "trl", Range())
+    if package:
+        if asked.reaches(Version(first)):
+            return statement
+        return replace(
+            statement,
+            values=statement.before if asked.below(Version(first)) else statement.values | statement.before,
+            source=statement.source.also(f"which {package} sets since {first}"),
+        )
+    left = statement.values - {name for name, first in SINCE.items() if asked.below(first)}
     if not statement.shared or not left or left == statement.values:
         return statement
-    return replace(statement, values=left, source=statement.source.also(f"with trl{trl.text}"))
+    return replace(statement, values=left, source=statement.source.also(f"with trl{asked.text}"))
 
 
 def _called(words: Iterable[str]) -> frozenset[str]:
@@ -250,6 +271,6 @@ PARTS = {
     _switches: (),
     _unnamed: ("gradient_checkpointing", "activation_checkpointing", *KWARGS),
     _precision: ("bf16", "fp16"),
-    _adapter: ("use_peft", *ADAPTERS),
+    _adapter: (*SWITCHED, *ADAPTERS),
     engines.accumulation: (),
 }

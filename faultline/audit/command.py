@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.console import Console
 
 from faultline.audit.conditions import findings
-from faultline.audit.project import read_project
+from faultline.audit.groups import in_recipes
+from faultline.audit.project import read_recipes
 from faultline.audit.result import AuditResult
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.catalogue.loading import failure_named
+from faultline.catalogue.loading import failure_named, failures
 
 Form = Literal["text", "json", "sarif", "github"]
 
@@ -48,5 +49,9 @@ def run(request: Request) -> int:
 def answer(request: Request) -> AuditResult:
     """Read a project; raises UsageError where there is nothing to read, and for an unknown failure."""
     only = failure_named(request.only).name if request.only else ""
-    project = read_project(list(request.files), request.environment, request.python)
-    return AuditResult(project, tuple(findings(project)), request.everything, only)
+    project, recipes = read_recipes(list(request.files), request.environment, request.python)
+    matches = in_recipes(recipes) if recipes else findings(project)
+    known = {word for failure in failures().values() for word in (failure.name, failure.id)}
+    unknown = tuple(f"ignore: no failure is called {name}" for name in sorted(project.ignored - known))
+    project = replace(project, notes=(*project.notes, *unknown))
+    return AuditResult(project, tuple(matches), request.everything, only, tuple(recipes))

@@ -1,7 +1,7 @@
 """Which failures of the catalogue a project may have: their recorded conditions against what is known of it."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
@@ -13,7 +13,7 @@ from faultline.audit.undecided import Open
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
-from faultline.cells.words import grouped, in_words, ordered
+from faultline.cells.words import command, grouped, in_words, ordered
 from faultline.observations import history, measured, releases
 from faultline.observations.ranges import Range
 
@@ -55,10 +55,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """A failure that nothing known of a project excludes; the surest case first."""
+    """A failure that nothing known of a project excludes; the surest case first.
+
+    Of several `recipes` of which this is said alike, `project` is the first.
+    """
 
     failure: Failure
     cases: tuple[Case, ...]
+    project: Project = field(default_factory=Project)
+    recipes: tuple[str, ...] = ()
 
     @property
     def certain(self) -> bool:
@@ -78,18 +83,24 @@ class Finding:
 
 def findings(project: Project) -> list[Finding]:
     """Every failure that nothing known excludes, the surest first."""
-    matches = [match for failure in failures().values() if (match := finding(failure, project))]
-    return sorted(matches, key=lambda match: (_doubt(match.cases[0]), match.failure.name))
+    reported = (each for each in failures().values() if project.ignored.isdisjoint((each.name, each.id)))
+    return surest_first(match for failure in reported if (match := finding(failure, project)))
+
+
+def surest_first(matches: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order in which they are shown."""
+    return sorted(matches, key=lambda match: (doubt(match.cases[0]), match.failure.name))
 
 
 def finding(failure: Failure, project: Project) -> Finding | None:
     """What a project has of one failure; None if something known excludes it."""
     broken = [variant for variant in failure.variants if variant.broken]
     cases = [case for variant in broken if (case := _case(failure, variant, project))]
-    return Finding(failure, tuple(sorted(_together(cases), key=_doubt))) if cases else None
+    return Finding(failure, tuple(sorted(_together(cases), key=doubt)), project) if cases else None
 
 
-def _doubt(case: Case) -> tuple[bool, bool, int]:
+def doubt(case: Case) -> tuple[bool, bool, int]:
+    """How far a case is from certain, to sort by."""
     return not case.certain, not case.applies, len(case.open)
 
 
@@ -120,16 +131,10 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
         holds += [turn.package for turn in turns if turn and turn.package in project.versions]
     unknown += [Open((need,), needs()[need].text) for need in missing]
     unknown += undecided
-    unknown += [Open(_packages(failure, cell), why) for why, cell in whys.items()]
+    unknown += [_unmeasured(failure, cell, why, project) for why, cell in whys.items()]
     unknown += [Open((), variant.look_for)] if variant.look_for else []
     asks = bool(variant.look_for) or any_other or not all(_by_default(need, project) for need in missing)
     return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)
-
-
-def _packages(failure: Failure, cell: Cell) -> tuple[str, ...]:
-    """The packages whose releases decide whether a cell shows its failure."""
-    turns = (releases.fixed(failure, cell), history.turn(failure.history.began, cell))
-    return tuple(dict.fromkeys(turn.package for turn in turns if turn)) or (history.package(failure, cell),)
 
 
 def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list[str], list[Open]] | None:
@@ -158,11 +163,26 @@ def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, 
     If one does, the cells that weren't measured with such releases say nothing beside it.
     """
     among = [cell for cell in _places(failure, variant, project) if releases.possible(failure, cell)]
-    states = {cell: releases.state(failure, cell, project.versions) for cell in among}
+    states = {cell: _state(failure, cell, project) for cell in among}
     if any(shows for shows, _ in states.values()):
-        unmeasured = (releases.TODAY_ONLY, releases.NOT_BEFORE)
+        unmeasured = (releases.TODAY_ONLY, releases.NOT_BEFORE, releases.FEW)
         states = {cell: state for cell, state in states.items() if state[1] not in unmeasured}
     return states
+
+
+def _state(failure: Failure, cell: Cell, project: Project) -> tuple[bool | None, str]:
+    if (key := (failure.name, cell)) not in project.shows:
+        project.shows[key] = releases.state(failure, cell, project.versions)
+    return project.shows[key]
+
+
+def _unmeasured(failure: Failure, cell: Cell, why: str, project: Project) -> Open:
+    """What the project's releases leave open, with the command that decides it where all of them are in one version."""
+    about, asked = releases.deciding(failure, cell, project.versions, why), project.versions
+    if not all(name in asked and asked[name].pinned for name in about):
+        return Open(about, why)
+    stack = " ".join(f"{name}=={each.pinned}" for name, each in asked.items() if each.pinned)
+    return Open(about, why, command(cell.id, stack))
 
 
 def _by_default(need: str, project: Project) -> bool:
@@ -244,9 +264,7 @@ def _matters(axis: str, failure: Failure, shown: Sequence[Cell], among: Collecti
         ran = [cell for cell in cells if cell.variant in {each.variant for each in shown}]
         if not all(_covers(name, ran, ran) for name in strategies.names()):
             return True
-    return any(
-        releases.possible(failure, c) and releases.state(failure, c, project.versions)[0] is False for c in twins
-    )
+    return any(releases.possible(failure, c) and _state(failure, c, project)[0] is False for c in twins)
 
 
 def _together(cases: Sequence[Case]) -> list[Case]:

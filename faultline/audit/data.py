@@ -18,7 +18,7 @@ Measured = Mapping[str, Sequence[Observed]]
 def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -> dict[str, object]:
     """The answer for programs."""
     axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
-    sources = {name: [str(place) for place in places] for name, places in project.sources.items()}
+    sources = _sources(project)
     undecided = [[case.open for case in finding.cases] for finding in findings if not finding.certain]
     return {
         "read": list(project.read),
@@ -33,11 +33,13 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
         "findings": [
             {
                 "failure": finding.failure.name,
+                "id": finding.failure.id,
                 "title": finding.failure.title,
+                "recipes": list(finding.recipes),
                 "certain": finding.certain,
                 "applies": finding.applies,
                 "cases": [
-                    _case(case, evidence, sources)
+                    _case(case, evidence, _sources(finding.project))
                     for case, evidence in zip(finding.cases, measured[finding.failure.name], strict=True)
                 ],
                 "fixed": finding.failure.until,
@@ -48,11 +50,17 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
     }
 
 
+def _sources(project: Project) -> dict[str, list[str]]:
+    return {name: [str(place) for place in places] for name, places in project.sources.items()}
+
+
 def _case(case: Case, evidence: Observed, sources: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {
         "variants": [variant.name for variant in case.variants],
         "holds": {condition: list(sources.get(condition, ())) for condition in case.holds},
-        "open": [{"about": list(each.about), "wanted": wanted(case, each)} for each in case.open],
+        "open": [
+            {"about": list(each.about), "wanted": wanted(case, each), "decide": each.decide} for each in case.open
+        ],
         "outcomes": list(evidence.outcomes),
         "today": {"cells": evidence.today, "of": evidence.of},
         "stacks": {

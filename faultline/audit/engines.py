@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -14,14 +14,20 @@ from faultline.projects import files
 from faultline.projects.documents import Document, Place, Section
 from faultline.strategies.naming import asked_for, configured, presets, within
 
+if TYPE_CHECKING:
+    from faultline.audit.defaults import Default
+
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 OTHER_TRAINER = "another"
 """A trainer that the catalogue doesn't run."""
 # Axes of settings alone, of which a release makes more:
+NOT_CLIPPED = "no gradient_clipping"  # DeepSpeed's config has no norm
 UNNAMED = "unnamed mode"  # the arguments ask for checkpointing, and leave the mode to the libraries
-NORM = "max_grad_norm"  # the norm at which gradients are meant to be clipped
+NORM = "max_grad_norm"  # the norm at which gradients are meant to be clipped, or
+UNKNOWN = "unknown"  # if somebody gives a norm that nobody knows before the training runs
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 STAGES = ("0", "1", "2", "3")
+AUTO_CLIPPING = "0.30.0"  # the first accelerate that writes `gradient_clipping: auto` for its own config: not in 0.29.3
 NO_STAGE = "not a stage (0, 1, 2 or 3), so it could be any"
 DEEPSPEED = asked_for(["distributed_type: DEEPSPEED"])
 """Any strategy of its engine, as a pattern."""
@@ -32,7 +38,8 @@ class Statement:
     """The values that one place of a file leaves of an axis, or YES or NO for one of the settings that a failure needs.
 
     With a `note` where it leaves none that was measured, or can't be read. `shared` says that the values are the
-    trainers which have a setting in today's TRL, of which an older release may lack some.
+    trainers which have a setting in today's TRL, of which an older release may lack some. `since` is the package and
+    the release from which it holds, and `before` what it leaves with an older one. With a `default`, nobody stated it.
     """
 
     axis: str
@@ -40,6 +47,9 @@ class Statement:
     source: Place
     note: str = ""
     shared: bool = False
+    since: tuple[str, str] = ("", "")
+    before: frozenset[str] = frozenset()
+    default: "Default | None" = None
 
 
 def family(*patterns: str) -> frozenset[str]:
@@ -84,17 +94,30 @@ def accelerate_named(arguments: Section, key: str) -> Iterator[Statement]:
 
 
 def beside(document: Document, name: str) -> Section | None:
-    """A config that a file names, from the file's folder or from here; None if there isn't one."""
-    for path in (document.path.parent / name, Path(name)):
-        # It is shown as if it had been given, or found in a folder, like the file that names it.
-        shown = one_line(path if path == Path(name) else Path(document.name).parent / name)
+    """A config that a file names; None if there isn't one."""
+    for path, shown in located(document, name):
         try:
-            config = files.read(path, shown) if path.is_file() else None
-        except (OSError, ValueError, UsageError):  # a name that no system takes, or another kind of file
+            config = files.read(path, shown)
+        except (OSError, UsageError):  # another kind of file
             continue
-        if config and isinstance(config.data, dict):
+        if isinstance(config.data, dict):
             return Section(config, config.data)
     return None
+
+
+def located(document: Document, name: str) -> Iterator[tuple[Path, str]]:
+    """The files that a name in a file may mean, each as it lies and as it is shown: from the file's folder, from those
+    above it as far as the project's, and from here."""
+    shown_in = Path(document.name).parent
+    above = [] if shown_in.is_absolute() or ".." in shown_in.parts else [*shown_in.parents]
+    # It is shown as if it had been given, or found in a folder, like the file that names it.
+    folders = [(document.path.parent, shown_in), *zip(document.path.parent.parents, above, strict=False)]
+    for path, shown in [*((folder / name, seen / name) for folder, seen in folders), (Path(name), Path(name))]:
+        try:
+            if path.is_file():
+                yield path, one_line(shown)
+        except (OSError, ValueError):  # a name that no system takes
+            continue
 
 
 def replicas(config: Section) -> Place | None:
@@ -159,7 +182,11 @@ def deepspeed_plugin(config: Section, source: Place) -> Iterator[Statement]:
         offload = [part for part in ("optimizer", "param") if _offloaded(config.get(f"offload_{part}_device"))]
         names = configured(zero_stage=int(stage), offload=offload, bucket=None)
         yield Statement("strategy", names, config.source("zero_stage"))
-        yield Statement("no gradient_clipping", NO, config.source("zero_stage"))  # accelerate writes it, or "auto"
+        if "gradient_clipping" in config.data:
+            yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
+        else:
+            source = config.source("zero_stage").also("without gradient_clipping")
+            yield Statement(NOT_CLIPPED, NO, source, since=("accelerate", AUTO_CLIPPING), before=YES)
         yield from accumulation(config)
     else:
         yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE if stage else "")
@@ -203,10 +230,10 @@ def deepspeed(config: Section) -> Iterator[Statement]:
     else:
         yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE)
     if "gradient_clipping" in config.data:
-        yield Statement("no gradient_clipping", NO, config.source("gradient_clipping"))
+        yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
     else:
         source = config.source("zero_optimization").also("without gradient_clipping")
-        yield Statement("no gradient_clipping", YES, source)
+        yield Statement(NOT_CLIPPED, YES, source)
     yield from accumulation(config)
     for name in ("bf16", "fp16"):
         if truth(config.section(name).get("enabled")):

@@ -5,20 +5,19 @@ from pathlib import Path
 
 from faultline.audit.conditions import Finding
 from faultline.audit.data import Measured
-from faultline.audit.project import Project
 from faultline.audit.wording import message, places, summary
 from faultline.projects.documents import Place
 
 KINDS = {"certain": "error", "likely": "warning", "possible": "notice"}
 
 
-def annotations(project: Project, findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
+def annotations(findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
     """A command for each finding that has evidence, and one that counts all of them."""
     for finding in findings:
         if finding.failure.name in measured:
             title = f"{finding.failure.name} ({finding.word})"
-            text = message(project, finding, measured[finding.failure.name])
-            yield _command(KINDS[finding.word], title, text, places(project, finding)[:1])
+            text = message(finding, measured[finding.failure.name])
+            yield _command(KINDS[finding.word], title, text, places(finding)[:1])
     yield _command("notice", "faultline audit", summary(findings), [])
 
 

@@ -1,19 +1,20 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments, reading
-from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement, family
+from faultline.audit import arguments, defaults, engines, reading, recipes
+from faultline.audit.engines import NO, NORM, NOT_CLIPPED, OTHER_TRAINER, UNNAMED, YES, Statement, family
 from faultline.audit.reading import Content
 from faultline.audit.undecided import label
 from faultline.base.errors import NotRecognised, UsageError
 from faultline.base.packages import STACK
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
@@ -28,6 +29,7 @@ MOST = 3  # files and places that a line names
 NON_REENTRANT = Version("5.0.0")
 # These TRL trainers set use_reentrant=False for an older transformers: not in 0.26.2 yet, in 0.27.1.
 TRL_BEFORE, TRL_SINCE = Version("0.27.0.dev0"), Version("0.27.1")
+NOT_TRL = frozenset([OTHER_TRAINER, "trainer"])
 TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
 # DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
 CLIPS = Version("0.19.3")
@@ -39,7 +41,9 @@ Sources = dict[str, tuple[Place, ...]]
 class Project:
     """What is known of a project: the values left of each axis or need, and each package's range of versions.
 
-    What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read.
+    What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read, and
+    `ignored` the failures, by name or id, that its files ask to ignore. `shows` keeps what its releases say of
+    a failure and a cell.
     """
 
     left: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -47,6 +51,8 @@ class Project:
     sources: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    ignored: frozenset[str] = frozenset()
+    shows: dict[tuple[str, object], tuple[bool | None, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def unknown(self) -> list[str]:
@@ -62,6 +68,38 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
     Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
     there is nothing to read.
     """
+    return _whole(*_read(paths, environment, python))
+
+
+def read_recipes(
+    paths: Sequence[str], environment: bool = False, python: str = ""
+) -> tuple[Project, dict[str, Project]]:
+    """As `read_project`, with each set-up of a folder by its name, none where there is no more than one.
+
+    Then the project is what all of them share. Files that are named belong together.
+    """
+    contents, notes = _read(paths, environment, python)
+    named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
+    folders = any(Path(path).is_dir() for path in paths) if paths else not (environment or python)
+    shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
+    each = recipes.recipes(contents) if folders and shared_alone else []
+    if not each:
+        return _whole(contents, notes), {}
+    shared = {name: [replace(part, kind="", statements=()) for part in parts] for name, parts in contents.items()}
+    whole, of_recipes = _whole(shared, notes), {recipe.name: put_together(recipe.contents) for recipe in each}
+    more = Counter(note for project in of_recipes.values() for note in project.notes if note not in whole.notes)
+    counted = [f"{note} (of {count(times, 'recipe')})" for note, times in more.most_common(MOST)]
+    counted += [f"{len(more) - MOST} more notes on recipes"] if len(more) > MOST else []
+    return replace(whole, notes=(*whole.notes, *counted)), of_recipes
+
+
+def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+    project = put_together([content for of_file in contents.values() for content in of_file])
+    return replace(project, notes=(*notes, *project.notes), read=tuple(contents))
+
+
+def _read(paths: Sequence[str], environment: bool, python: str) -> tuple[dict[str, list[Content]], list[str]]:
+    """What each file states, by its name, and notes on those that can't be read."""
     paths = paths or ([] if environment or python else ["."])
     candidates, unreadable = files.find(paths)
     contents: dict[str, list[Content]] = {}
@@ -87,15 +125,10 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
         contents[f"what is installed in {prefix}"] = [Content(pins=versions.environment(prefix, "installed"))]
         if not python and prefix == Path(sys.prefix):
             notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
-    project = put_together([content for of_file in contents.values() for content in of_file])
-    notes = [
-        *notes[:MOST],
-        *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else []),
-        *project.notes,
-    ]
+    notes = [*notes[:MOST], *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else [])]
     notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
     notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
-    return replace(project, notes=tuple(notes), read=tuple(contents))
+    return contents, notes
 
 
 def put_together(contents: Sequence[Content]) -> Project:
@@ -106,9 +139,13 @@ def put_together(contents: Sequence[Content]) -> Project:
     notes: list[str] = []
     of_versions: list[str] = []
     packages, places = _versions([pin for content in contents for pin in content.pins], of_versions)
-    trl = packages.get("trl", Range())
-    left, sources = _settings([_of_release(content, trl) for content in contents], notes)
+    by_default = [each for content in contents for each in content.statements if each.default]
+    left, sources = _settings([_of_release(content, packages) for content in contents], notes)
     notes += of_versions
+    stated = {*left}
+    _by_default(by_default, left, sources, packages)
+    packages = {name: asked for name, asked in packages.items() if name in STACK}
+    places = {name: each for name, each in places.items() if name in STACK}
     unnamed = left.pop(UNNAMED, None)
     sources = {axis: tuple(dict.fromkeys(each)) for axis, each in sources.items() if axis in left} | places
     mode, package = _mode(left, packages)
@@ -118,20 +155,27 @@ def put_together(contents: Sequence[Content]) -> Project:
     if NORM in left:
         left[OTHER_NORM] = _unlike(left.pop(NORM), packages.get("deepspeed", Range()))
         sources[OTHER_NORM] = sources.pop(NORM)
+    for need, norm in ((OTHER_NORM, NORM), (NOT_CLIPPED, "")):  # a release would decide what nobody states
+        if norm not in stated and left.get(need) == YES | NO:
+            del left[need], sources[need]
     notes += _torch(packages.get("torch", Range()))
-    return Project(left, packages, sources, tuple(dict.fromkeys(notes)))
+    ignored = frozenset(name for content in contents for name in content.ignored)
+    return Project(left, packages, sources, tuple(dict.fromkeys(notes)), ignored=ignored)
 
 
 def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, Sources]:
     """The values that files leave of each axis, and the places that state them."""
     kinds: dict[str, list[Values]] = {}
     sources: Sources = {}
+    noted: dict[str, list[Place]] = {}
     for content in contents:
         if content.kind:
             kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
         for statement in content.statements:
             sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
-            notes += [f"{statement.source}: {statement.note}"] if statement.note else []
+            if statement.note:
+                noted.setdefault(statement.note, []).append(statement.source)
+    notes += [f"{few(places)}: {note}" for note, places in noted.items()]
     left: Values = {}
     for axis, places in sources.items():
         stated = {kind: each for kind, each in kinds.items() if all(axis in values for values in each)}
@@ -150,8 +194,21 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
     return left, sources
 
 
-def _of_release(content: Content, trl: Range) -> Content:
-    return replace(content, statements=[arguments.of_release(statement, trl) for statement in content.statements])
+def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources, packages: Mapping[str, Range]) -> None:
+    """Add what frameworks set by default: of an axis that nobody states, or where it leaves less than is stated."""
+    for axis in dict.fromkeys(each.axis for each in by_default):
+        if axis in sources and axis not in left:  # some of the files state it
+            continue
+        values, used = defaults.left(by_default, axis, left.get("strategy"), packages)
+        values = left.get(axis, values) & values
+        if values and values != left.get(axis):
+            left[axis] = values
+            sources[axis] = (*sources.get(axis, ()), *(each.source for each in used))
+
+
+def _of_release(content: Content, packages: Mapping[str, Range]) -> Content:
+    stated = [each for each in content.statements if not each.default]
+    return replace(content, statements=[arguments.of_release(statement, packages) for statement in stated])
 
 
 def _by_axis(statements: Iterable[Statement]) -> Values:
@@ -190,7 +247,7 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
         default = "non-reentrant", "transformers"
     elif not transformers.below(NON_REENTRANT):
         return "", ""
-    elif trainer == frozenset([OTHER_TRAINER]) or trl.below(TRL_BEFORE):
+    elif (trainer and trainer <= NOT_TRL) or trl.below(TRL_BEFORE):
         return "reentrant", "transformers"
     elif trainer and trainer <= TRL and trl.reaches(TRL_SINCE):
         default = "non-reentrant", "trl"
@@ -199,12 +256,14 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
     # There newer TRL trainers force it to be reentrant.
     zero3 = family(*asked_for(["zero_stage: 3"]))
     possible = not zero3.isdisjoint(left.get("strategy", zero3))
-    forced = possible and trainer != frozenset([OTHER_TRAINER]) and left.get("adapter") != frozenset(["no"])
+    forced = possible and not (trainer and trainer <= NOT_TRL) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else default
 
 
 def _unlike(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
     """Whether DeepSpeed clips otherwise than at the norm that is meant, where its config doesn't say at which."""
+    if engines.UNKNOWN in norms:
+        return frozenset(["yes", "no"])
     clips = {"1.0"} if deepspeed.reaches(CLIPS) else {"0.0"} if deepspeed.below(CLIPS) else {"0.0", "1.0"}
     return frozenset({"yes" for norm in norms if {norm} != clips} | {"no" for norm in norms if norm in clips})
 

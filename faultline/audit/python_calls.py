@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.audit import arguments, engines
+from faultline.audit import arguments, defaults, engines
 from faultline.audit.engines import Statement
 from faultline.projects.documents import Document, Section
 
 LONGEST = 500_000  # characters of a file
-INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin)\(")
+INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin|Trainer)\(")
 CONDITIONAL = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.ExceptHandler, ast.comprehension)
+TRAINER = re.compile(r"Trainer$")
 CLASS = "("  # stands for the call itself among the lines of its arguments
 PLUGINS = {"fsdp_plugin": "FullyShardedDataParallelPlugin", "deepspeed_plugin": "DeepSpeedPlugin"}
 # What PEFT's LoraConfig calls its settings, and TRL's scripts.
@@ -43,16 +44,46 @@ def read(document: Document) -> list[list[Statement]]:
         return []
     try:
         with warnings.catch_warnings(action="ignore"):  # of the code's own texts
-            calls = [*_calls(ast.parse(document.text))]
+            tree = ast.parse(document.text)
+            calls = [*_calls(tree)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    trainings = [call for call in calls if _makes_arguments(call)]
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    trainings = [  # a class of one's own has defaults of its own
+        replace(call, unknown=call.unknown | {defaults.ANYTHING}) if call.name in defined else call
+        for call in calls
+        if _makes_arguments(call)
+    ]
     shared = [*_accelerators(document, calls)]
     adapters = [call for call in calls if call.name == "LoraConfig"]
+    made_of = _own_trainers(tree)
     each = [
-        [*_training(document, call, adapters, calls), *shared] for call in trainings or [Call("", {}, frozenset(), {})]
+        [*_training(document, call, adapters, calls, made_of), *shared]
+        for call in trainings or [Call("", {}, frozenset(), {})]
     ]
-    return [statements for statements in each if statements]
+    return [statements for statements in each if any(not statement.default for statement in statements)]
+
+
+def _own_trainers(tree: ast.AST) -> dict[str, str]:
+    """The trainers that the classes of a file are made of, by the names of these classes."""
+    bases = {
+        node.name: [_name(base) for base in node.bases] for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }
+    made_of: dict[str, str] = {}
+    for name in bases:
+        base, seen = name, {name}
+        while base in bases:
+            base = next(
+                (each for each in bases[base] if each not in seen and (each in bases or TRAINER.search(each))), ""
+            )
+            seen.add(base)
+        if base:
+            made_of[name] = base
+    return made_of
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _calls(tree: ast.AST) -> Iterator[Call]:
@@ -71,13 +102,13 @@ def _is_program(node: ast.AST) -> bool:
 
 
 def _call(node: ast.Call) -> Call:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    name = _name(node.func)
     known: dict[str, object] = {}
     unknown: set[str] = set()
     lines = {CLASS: node.lineno}
     for keyword in node.keywords:
         if keyword.arg is None:
-            unknown.update(REST)
+            unknown.update((*REST, defaults.ANYTHING))
             continue
         lines[keyword.arg] = keyword.value.lineno
         try:
@@ -94,8 +125,11 @@ def _makes_arguments(call: Call) -> bool:
     return call.name.endswith("Config") and bool(SETTINGS & {*call.known, *call.unknown})
 
 
-def _training(document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call]) -> Iterator[Statement]:
-    """What the arguments of a training say, with the adapter of its file, and the trainer by its class."""
+def _training(
+    document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call], made_of: Mapping[str, str]
+) -> Iterator[Statement]:
+    """What the arguments of a training say, with the adapter of its file, and the trainer by its class, which may be
+    made of another, as `made_of` says."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
         for name, key in LORA.items():
@@ -105,14 +139,17 @@ def _training(document: Document, call: Call, adapters: Sequence[Call], calls: S
                 data[key], lines[key] = adapter.known[name], adapter.lines[name]
     if adapters:
         data["use_peft"], lines["use_peft"] = True, adapters[0].lines[CLASS]
-    named = {each.name for each in (call, *calls) if each.name.endswith("Trainer")} - {"Trainer"}
-    if call.name.endswith("Config"):
+    made = [each.name for each in (call, *calls)]
+    named = {made_of[name] for name in made if name in made_of} or {name for name in made if TRAINER.search(name)}
+    data[arguments.SUBCLASS] = any(name in made_of for name in made)
+    if call.name.endswith("Config") and not data[arguments.SUBCLASS]:
         named = {call.name.removesuffix("Config")}
     if len(named) == 1:
         data["trainer"], lines["trainer"] = named.pop(), call.lines.get(CLASS, 1)
     for key in unknown & data.keys():
         del data[key]
-    yield from arguments.stated(Section(replace(document, lines=lines), data, unknown=frozenset(unknown)))
+    framework = defaults.TRANSFORMERS if call.name.endswith("TrainingArguments") else ""
+    yield from arguments.stated(Section(replace(document, lines=lines), data, unknown=frozenset(unknown)), framework)
 
 
 def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Statement]:

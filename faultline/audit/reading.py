@@ -1,24 +1,37 @@
 """What one file of a project states: its settings, and the versions that it asks for."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from faultline.audit import arguments, python_calls, shell
 from faultline.audit.engines import Statement
 from faultline.base.errors import NotRecognised
 from faultline.projects import files, versions
+from faultline.projects.documents import Document, table
 from faultline.projects.files import Candidate
 from faultline.projects.versions import Pin
+
+IGNORED = re.compile(r"#\s*faultline:\s*ignore\[([\w\s,-]{1,2000})\]")
 
 
 @dataclass(frozen=True)
 class Content:
     """What a file states, or one of the trainings in it: the kind of its settings and what they say, if it has any, and
-    versions. Of one kind, each may be what runs."""
+    versions. Of one kind, each may be what runs.
+
+    `path` is the file, and `names` are those that a command names; its `title` says which command it is. `ignored` are
+    the failures that the file asks to ignore.
+    """
 
     kind: str = ""
     statements: Sequence[Statement] = ()
     pins: Sequence[Pin] = ()
+    path: Path = Path()
+    names: frozenset[Path] = frozenset()
+    title: str = ""
+    ignored: tuple[str, ...] = ()
 
 
 def read(candidate: Candidate) -> list[Content]:
@@ -30,17 +43,34 @@ def read(candidate: Candidate) -> list[Content]:
     if files.is_environment(path):
         return [Content(pins=versions.environment(path, name))]
     document = files.read(path, name)
+    ignored = tuple(word for words in IGNORED.findall(document.text) for word in re.findall(r"\w+", words))
+    return [replace(content, path=path.resolve(), ignored=ignored + content.ignored) for content in _contents(document)]
+
+
+def _contents(document: Document) -> list[Content]:
+    """What a file states, of which the place is not yet known."""
+    path, name = document.path, document.name
     if files.is_code(name):
         contents = [Content("code", each) for each in python_calls.read(document)]
+        if path.name == "setup.py" and (asked := versions.of_setup(document)):
+            contents.append(Content(pins=asked))
     elif files.is_script(name, document.text):
-        contents = [Content("command", each) for each in shell.read(document)]
+        commands = shell.trainings(document)
+        contents = [Content("command", each, names=names, title=title) for each, names, title in commands]
     else:
         settings, pins = arguments.read(document), versions.read(document)
         known = settings is not None or pins is not None
-        contents = [Content(*(settings or ("", [])), pins or [])] if known else []
+        ignored = _ignored(document)
+        contents = [Content(*(settings or ("", [])), pins or [], ignored=ignored)] if known or ignored else []
     if not contents:
         raise NotRecognised(
             f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, training "
             "arguments in YAML or JSON, or a script or Python file that sets them"
         )
     return contents
+
+
+def _ignored(document: Document) -> tuple[str, ...]:
+    """The failures that the table [tool.faultline.audit] of pyproject.toml asks to ignore."""
+    listed = table(document.data, "tool", "faultline", "audit").get("ignore")
+    return tuple(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()

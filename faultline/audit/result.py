@@ -10,6 +10,7 @@ from faultline.audit.conditions import Finding
 from faultline.audit.data import Measured
 from faultline.audit.evidence import evidence
 from faultline.audit.project import Project
+from faultline.audit.wording import summary
 from faultline.base.console import printed
 
 
@@ -23,12 +24,14 @@ class AuditResult:
     - `findings`: the surest first, each with its `failure`, `certain`, `applies` and `cases`
     - `everything`: whether the answer also lists what only could apply
     - `only`: the failure that it shows, and in full; empty for all that apply
+    - `recipes`: the set-ups of a folder that were judged each by itself; empty where there is one
     """
 
     project: Project
     findings: tuple[Finding, ...]
     everything: bool = False
     only: str = ""
+    recipes: tuple[str, ...] = ()
 
     @property
     def certain(self) -> tuple[str, ...]:
@@ -42,25 +45,26 @@ class AuditResult:
 
     def as_json(self) -> dict[str, object]:
         """What ``--json`` prints; docs/audit.md has the keys."""
-        return data.as_json(self.project, self.findings, self._measured())
+        return data.as_json(self.project, self.findings, self._measured()) | {"recipes": list(self.recipes)}
 
     def as_sarif(self) -> dict[str, object]:
-        """What ``--format sarif`` prints."""
-        return sarif.as_sarif(self.project, self.findings, self._measured())
+        """What ``--format sarif`` prints: what applies, and with `everything` also what only could."""
+        shown = [finding for finding in self.findings if self.everything or finding.applies]
+        return sarif.as_sarif(self.project, shown, self._measured(), summary(self.findings))
 
     def annotations(self) -> list[str]:
         """The lines that ``--format github`` prints."""
         measured = self._measured() if self.everything else self._measured(self.applies)
-        return [*github.annotations(self.project, self.findings, measured)]
+        return [*github.annotations(self.findings, measured)]
 
     def show(self, console: Console) -> None:
         measured = self._measured((self.only,) if self.only else self.applies)
-        view.show(console, self.project, self.findings, measured, self.everything, self.only)
+        view.show(console, self.project, self.findings, measured, self.everything, self.only, self.recipes)
 
     def _measured(self, names: Collection[str] | None = None) -> Measured:
         """What was measured of some failures' cases; of all, if none is named."""
         return {
-            finding.failure.name: [evidence(finding.failure, case, self.project.versions) for case in finding.cases]
+            finding.failure.name: [evidence(finding.failure, case, finding.project.versions) for case in finding.cases]
             for finding in self.findings
             if names is None or finding.failure.name in names
         }

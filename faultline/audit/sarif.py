@@ -7,7 +7,7 @@ from urllib.parse import quote
 from faultline.audit.conditions import Finding
 from faultline.audit.data import Measured
 from faultline.audit.project import Project
-from faultline.audit.wording import message, places, summary
+from faultline.audit.wording import message, places
 from faultline.base.version import __version__
 from faultline.catalogue import Failure
 from faultline.projects.documents import Place
@@ -18,9 +18,9 @@ BASE = "%SRCROOT%"
 Json = dict[str, object]
 
 
-def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured) -> Json:
-    """Every finding as a result: an error if it is certain, a note if it is open."""
-    notes = [*project.notes, summary(findings)]
+def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured, summary: str) -> Json:
+    """Some findings as results: an error if it is certain, a note if it is open; `summary` counts all there are."""
+    notes = [*project.notes, summary]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -41,7 +41,7 @@ def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured) 
                 ],
                 "originalUriBaseIds": {BASE: {"description": {"text": "The folder in which the audit ran."}}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(project, finding, measured, index) for index, finding in enumerate(findings)],
+                "results": [_result(finding, measured, index) for index, finding in enumerate(findings)],
             }
         ],
     }
@@ -57,16 +57,17 @@ def _rule(failure: Failure) -> Json:
             "text": f"faultline show {failure.name} prints this failure's page, {page} in Faultline's repository."
         },
         "helpUri": failure.records[0],
+        "properties": {"tags": [failure.id]},
     }
 
 
-def _result(project: Project, finding: Finding, measured: Measured, index: int) -> Json:
-    located = [location for place in places(project, finding) if (location := _location(place))]
+def _result(finding: Finding, measured: Measured, index: int) -> Json:
+    located = [location for place in places(finding) if (location := _location(place))]
     return {
         "ruleId": finding.failure.name,
         "ruleIndex": index,
         "level": LEVELS[finding.word],
-        "message": {"text": message(project, finding, measured[finding.failure.name])},
+        "message": {"text": message(finding, measured[finding.failure.name])},
         "locations": located[:1],
         "relatedLocations": located[1:],
     }

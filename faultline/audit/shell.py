@@ -5,10 +5,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
-from faultline.audit import arguments, engines
+from faultline.audit import arguments, defaults, engines
 from faultline.audit.engines import OTHER_TRAINER, Statement, truth
+from faultline.base.text import one_line
 from faultline.projects.documents import Document, Section
 
 LONGEST = 200_000  # characters of a script
@@ -29,6 +30,7 @@ CONFIG_FILES = ("config", "config_file")  # of TRL, ms-swift and accelerate
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=\s))#[^\n]*""", re.DOTALL | re.MULTILINE)
 HERE = re.compile(r"""(<<-?[ \t]*(['"]?)(\w+)\2[^\n]*\n)(.*?\n)([ \t]*\3[ \t]*$)""", re.DOTALL | re.MULTILINE)
 INNER = re.compile(r"\$\([^()]*\)|`[^`]*`")  # a command within a command
+NAMED = re.compile(r"\.(?:ya?ml|json|py)$")
 ALL = ("$@", "$*", "${@}", "${*}")
 
 
@@ -44,13 +46,44 @@ class Command:
     flags: Mapping[str, object]
     unknown: frozenset[str]
     more: bool
+    line: int = 1
 
 
 def read(document: Document) -> list[list[Statement]]:
     """What each command of a script says, of those that say something of a training."""
+    return [statements for statements, _, _ in trainings(document)]
+
+
+def trainings(document: Document) -> Iterator[tuple[list[Statement], frozenset[Path], str]]:
+    """As `read`, with the files that each command names, and its place or the config that it names.
+
+    A page shows many commands, of which those count that name a file of the project.
+    """
     if len(document.text) > LONGEST:
-        return []
-    return [statements for command in commands(document) if (statements := [*_stated(command)])]
+        return
+    page = document.name.endswith(".md")
+    for command in commands(replace(document, text=_fenced(document.text)) if page else document):
+        statements = [*_stated(command)]
+        flags = {key: value for key, value in command.flags.items() if isinstance(value, str)}
+        launched = flags.pop("config_file", "")
+        words = [word for word in (launched, *command.words, *flags.values()) if NAMED.search(word)]
+        located = {word: next(engines.located(document, word), None) for word in words}
+        names = {place[0].resolve(): place[1] for word, place in located.items() if place and word != launched}
+        if any(not each.default for each in statements) and (names or not page):
+            line = f"{one_line(document.name)}:{min(command.document.lines.values(), default=command.line)}"
+            configs = [shown for path, shown in names.items() if path.suffix in (".yaml", ".yml")]
+            launcher = [place[0].resolve() for word, place in located.items() if place and word == launched]
+            yield statements, frozenset([*names, *launcher]), f"{configs[-1]} ({line})" if configs else line
+
+
+def _fenced(text: str) -> str:
+    """A page of Markdown with empty lines in place of what is no block of code."""
+    inside, lines = False, []
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        lines.append(re.sub(r"^\s*\$ ", "", line) if inside and not fence else "")
+        inside ^= fence
+    return "\n".join(lines)
 
 
 def commands(document: Document) -> Iterator[Command]:
@@ -154,7 +187,7 @@ def _command(document: Document, words: Sequence[str], start: int, text: str) ->
             named.append(word)
     unknown = {key for key, values in flags.items() if any(map(_open, values))}
     known = {key: _only(values) for key, values in flags.items() if key not in unknown}
-    return Command(replace(document, lines=lines), tuple(named), known, frozenset(unknown), more)
+    return Command(replace(document, lines=lines), tuple(named), known, frozenset(unknown), more, start)
 
 
 def _only(values: Sequence[object]) -> object:
@@ -199,9 +232,9 @@ def _stated(command: Command) -> Iterator[Statement]:
         of_script = {
             key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
         }
-    unsaid = {*arguments.KWARGS, "fsdp_config"} - flags.keys() if command.more else set()
-    unknown = command.unknown | unsaid
-    yield from arguments.stated(Section(replace(document, lines=lines), of_script, unknown=unknown))
+    unsaid = {*arguments.KWARGS, "fsdp_config", defaults.ANYTHING} - flags.keys() if command.more else set()
+    section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
+    yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
 
 
 def _by_accelerate(command: Command) -> bool:

@@ -22,11 +22,13 @@ MOST = 3  # settings that are asked for
 class Open:
     """A condition that isn't decided: the axes, needs or packages that it is about, and what they would have to be.
 
-    It is about nothing if it is in the code, which no file states.
+    It is about nothing if it is in the code, which no file states. The `decide` command settles one about releases
+    that are all stated, as their combination was not measured.
     """
 
     about: tuple[str, ...]
     wanted: str
+    decide: str = ""
 
 
 def label(name: str) -> str:
@@ -54,4 +56,4 @@ def deciding(findings: Sequence[Sequence[Sequence[Open]]]) -> list[str]:
 
 
 def _about(case: Sequence[Open]) -> frozenset[str]:
-    return frozenset(name for condition in case for name in condition.about)
+    return frozenset(name for condition in case if not condition.decide for name in condition.about)

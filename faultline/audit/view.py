@@ -14,7 +14,7 @@ from faultline.audit.wording import holding, summary, undecided, value
 from faultline.base.console import write_line
 from faultline.base.packages import STACK
 from faultline.base.text import count, here, listing, one_line
-from faultline.catalogue.loading import needs
+from faultline.catalogue.loading import failures, needs
 from faultline.report import remedies as listed
 
 NOT_TODAY = "not on today's releases; "
@@ -29,47 +29,55 @@ def show(
     measured: Measured,
     everything: bool = False,
     only: str = "",
+    recipes: Sequence[str] = (),
 ) -> None:
     """Print an audit: the findings that have evidence, and how many are open beside them, or `everything` of these in
     few words; or `only` one failure, in full.
 
     Every text of a file goes through `one_line`.
     """
-    _known(console, project)
+    _known(console, project, recipes)
     for word in ("certain", "likely", "possible"):
         of_word = [finding for finding in findings if finding.word == word]
-        _matches(console, project, [f for f in of_word if f.failure.name in measured], measured, word)
+        _matches(console, [f for f in of_word if f.failure.name in measured], measured, word)
     others = [finding for finding in findings if finding.failure.name not in measured]
     if only and not measured:
-        write_line(console, f"{only}: excluded by what the files state")
+        given = project.ignored.isdisjoint((only, failures()[only].id))
+        write_line(
+            console, f"{only}: {'excluded by what the files state' if given else 'the project asks to ignore it'}"
+        )
     if everything and not only:
-        _few_words(console, project, others)
-    hidden = others and not everything and not only
-    write_line(console, Text(summary(findings) + ("; --all lists them" if hidden else ""), style="bold"))
+        _few_words(console, others)
+    hidden = "; --all lists them" if others and not everything and not only else ""
+    ignored = f"; ignored: {few(sorted(project.ignored))}" if project.ignored else ""
+    write_line(console, Text(f"{summary(findings)}{hidden}{ignored}", style="bold"))
 
 
-def _known(console: Console, project: Project) -> None:
+def _known(console: Console, project: Project, recipes: Sequence[str]) -> None:
     write_line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
+    if recipes:
+        _row(console, "recipes:", f"{len(recipes)}, each judged by itself ({few(recipes)})")
     for key in ("strategy", "checkpointing", "precision", "trainer", *needs(), *STACK):
         if key in project.left or key in project.versions:
             _row(console, f"{label(key)}:", f"{value(project, key)}  ({few(project.sources[key])})")
-    _row(console, "unknown:", ", ".join(map(label, project.unknown)) or "nothing")
+    if not recipes:
+        _row(console, "unknown:", ", ".join(map(label, project.unknown)) or "nothing")
     for note in project.notes:
         write_line(console, Text(f"  {one_line(note)}", style="yellow"))
     console.print()
 
 
-def _matches(console: Console, project: Project, findings: Sequence[Finding], measured: Measured, word: str) -> None:
+def _matches(console: Console, findings: Sequence[Finding], measured: Measured, word: str) -> None:
     if findings:
         heading = f"{len(findings)} {word} {'match' if len(findings) == 1 else 'matches'}{RESTS.get(word, '')}"
         write_line(console, Text(heading, style="bold"))
         console.print()
     for finding in findings:
-        _finding(console, project, finding, measured[finding.failure.name])
+        _finding(console, finding, measured[finding.failure.name])
         console.print()
 
 
-def _few_words(console: Console, project: Project, findings: Sequence[Finding]) -> None:
+def _few_words(console: Console, findings: Sequence[Finding]) -> None:
     """What is only possible, each on a line, with what is open for its surest case on the next."""
     if findings:
         heading = f"{len(findings)} possible: each if what is open holds; --failure NAME has all of one"
@@ -78,15 +86,17 @@ def _few_words(console: Console, project: Project, findings: Sequence[Finding]) 
         line = Text(finding.failure.name, style="bold yellow")
         write_line(console, line.append(f"  {finding.failure.title}", style="not bold default"))
         case = finding.cases[0]
-        _row(console, "open", "; ".join(undecided(project, case, condition) for condition in case.open))
+        _row(console, "open", "; ".join(undecided(finding.project, case, condition) for condition in case.open))
     if findings:
         console.print()
 
 
-def _finding(console: Console, project: Project, finding: Finding, measured: Sequence[Observed]) -> None:
-    failure = finding.failure
+def _finding(console: Console, finding: Finding, measured: Sequence[Observed]) -> None:
+    failure, project = finding.failure, finding.project
     style = "bold red" if finding.certain else "bold yellow"
     write_line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
+    if finding.recipes:
+        _row(console, "in", few(finding.recipes))
     shared = [c for c in finding.cases[0].holds if all(c in case.holds for case in finding.cases)]
     _holds(console, project, shared)
     printed: set[tuple[str, str]] = set()
@@ -96,7 +106,7 @@ def _finding(console: Console, project: Project, finding: Finding, measured: Seq
         _holds(console, project, [condition for condition in case.holds if condition not in shared])
         _case(console, project, case, evidence, printed)
     _row(console, "fixed in", failure.until)
-    _row(console, "details", here(f"faultline show {failure.name}"))
+    _row(console, "details", f"{here(f'faultline show {failure.name}')}  (to ignore it: {failure.id})")
     for record in failure.records:
         _row(console, "", record)
 
@@ -105,6 +115,8 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
     """One way in which a failure may arise; `printed` are the remedies of the cases above."""
     for condition in case.open:
         _row(console, "open", undecided(project, case, condition))
+        if condition.decide:
+            _row(console, "decide", here(condition.decide))
     _row(console, "measured", _measured(evidence))
     for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")

@@ -17,7 +17,7 @@ from faultline.projects.documents import Place
 UNMEASURED = "none that was measured"
 UNKNOWN = "unknown"
 CODE = "your code"
-OTHER = "one that was not measured"
+NAMES = {OTHER_TRAINER: "one that was not measured", "trainer": "transformers' own"}
 
 
 def value(project: Project, name: str) -> str:
@@ -31,7 +31,7 @@ def value(project: Project, name: str) -> str:
         return grouped(values, strategies.names()) or UNMEASURED
     if name in needs() and len(values) == 1:
         return needs()[name].on if "yes" in values else needs()[name].off
-    shown = (OTHER if each == OTHER_TRAINER else each for each in ordered(values, CHECKPOINTING))
+    shown = (NAMES.get(each, each) if name == "trainer" else each for each in ordered(values, CHECKPOINTING))
     return " or ".join(shown) or UNMEASURED
 
 
@@ -46,18 +46,23 @@ def undecided(project: Project, case: Case, condition: Open) -> str:
     text = wanted(case, condition)
     if not condition.about:
         return f"{CODE}: {UNKNOWN} (fails with {text})"
+    if condition.decide:
+        odd = " and ".join(f"{name}{value(project, name)}" for name in condition.about)
+        together = f"{odd} with your other releases" if len(condition.about) < 3 else "your releases together"
+        return f"{together}: not measured (fails if {text})"
     known = dict.fromkeys(value(project, name) for name in condition.about)
     names = listing([label(name) for name in condition.about])
     releases = condition.about[0] not in ("trainer", "strategy", "checkpointing", "precision", *needs())
     return f"{names}: {', '.join(known)} ({'fails if' if releases else 'fails with'} {text})"
 
 
-def message(project: Project, finding: Finding, measured: Sequence[Observed]) -> str:
-    """A finding in one line: its title, the conditions of its surest case, and what helps."""
-    case = finding.cases[0]
+def message(finding: Finding, measured: Sequence[Observed]) -> str:
+    """A finding in one line: its title, its recipes, the conditions of its surest case, and what helps."""
+    case, project = finding.cases[0], finding.project
     helps = [fate.claim.text for fate in measured[0].remedies if (fate.word, fate.claim.kind) == ("verified", "helps")]
     parts = [
         finding.failure.title,
+        f"In {few(finding.recipes)}" if finding.recipes else "",
         "Holds: " + "; ".join(holding(project, name) for name in case.holds) if case.holds else "",
         "Open: " + "; ".join(undecided(project, case, each) for each in case.open) if case.open else "",
         "Helps: " + "; ".join([*measured[0].upgrade, *helps]) if measured[0].upgrade or helps else "",
@@ -66,8 +71,9 @@ def message(project: Project, finding: Finding, measured: Sequence[Observed]) ->
     return one_line(". ".join(filter(None, parts)))
 
 
-def places(project: Project, finding: Finding) -> list[Place]:
+def places(finding: Finding) -> list[Place]:
     """The lines of files that state what holds for a finding's surest case; if none does, the first that was read."""
+    project = finding.project
     stated = [place for name in finding.cases[0].holds for place in project.sources.get(name, ())]
     every = [place for of_name in project.sources.values() for place in of_name]
     in_files, first = ([place for place in each if place.line] for each in (stated, every))
@@ -83,5 +89,7 @@ def summary(findings: Sequence[Finding]) -> str:
     if not left:
         return f"{counts}, none undecided; the others are excluded by what the files state"
     asked = [key(name) for name in deciding(left)]
-    settings = f"say {listing(asked)}" if asked else "only the code can decide"
-    return f"{counts}, {len(left)} undecided: {settings}"
+    runs = sum(any(condition.decide for condition in case) for cases in left for case in cases[:1])
+    measure = f"a run of your releases decides {runs}" if runs else ""
+    settings = f"say {listing(asked)}" if asked else "" if runs else "only the code can decide"
+    return f"{counts}, {len(left)} undecided: {'; '.join(filter(None, [settings, measure]))}"

@@ -1,5 +1,6 @@
 """A failure, what is run of it, and who recommends what: the records of repros/, read without importing torch."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -126,6 +127,11 @@ class Failure:
     name: str = ""
     recognition: Recognition = field(default_factory=Recognition)
     history: History = field(default_factory=History)
+
+    @property
+    def id(self) -> str:
+        """A short name that stays, for lists of what to ignore: ``F3a2b``."""
+        return f"F{hashlib.sha256(self.name.encode()).hexdigest()[:4]}"
 
     def variant(self, name: str) -> Variant:
         return next(v for v in self.variants if v.name == name)

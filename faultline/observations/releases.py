@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence, Set
 
 from packaging.version import Version
 
-from faultline.base.packages import TODAY
+from faultline import strategies
+from faultline.base.packages import STACK, TODAY
 from faultline.catalogue import Change, Failure
 from faultline.cells.cell import Cell
 from faultline.observations import history, measured, ranges
@@ -13,8 +14,10 @@ from faultline.observations.history import Observation
 from faultline.observations.ranges import Range
 
 TODAY_ONLY = "your releases behave like today's; no others were measured"
-TOGETHER = "each of your releases showed it with other packages of its time; this combination was not measured"
+TOGETHER = "your releases do together what each of them did with other packages of its time"
 NOT_BEFORE = "before the fix other strategies failed like this; this one was not measured then"
+TORCH = "your torch does what"  # the beginning of one
+FEW = "your releases behave like the few that were measured"
 ANY = Range()
 
 
@@ -57,17 +60,21 @@ def _in_one_version(versions: Mapping[str, Range]) -> set[str]:
 
 
 def _usual_state(
-    failure: Failure, cell: Cell, versions: Mapping[str, Range], runs: Sequence[Observation]
+    failure: Failure,
+    cell: Cell,
+    versions: Mapping[str, Range],
+    runs: Sequence[Observation],
+    answers: dict[frozenset[str], bool] | None = None,
 ) -> tuple[bool | None, str]:
-    """As `state`, by what a cell did with the one torch that nearly all runs had."""
+    """As `state`, by what a cell did with the one torch that nearly all runs had.
+
+    `answers` has, of some packages, whether a cell trains with these alone.
+    """
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and not range_.open}
     turns = _turns(failure, cell, asked)
     if turns is None:
         return False, ""
-    fix = fixed(failure, cell)
-    before_fix = [
-        o for o in runs if not fix or o.versions.get(fix.package, Version(fix.version)) < Version(fix.version)
-    ]
+    before_fix = _before_fix(failure, cell, runs)
     if not before_fix:
         return None, turns or NOT_BEFORE
     torch = versions.get("torch", ANY)
@@ -79,14 +86,19 @@ def _usual_state(
             return observation.shows is True, ""
     inside, outside = relevant(before_fix, asked)
     if not inside:
-        return _by_fewer(failure, cell, asked, runs)
+        return _by_fewer(failure, cell, asked, runs, {} if answers is None else answers)
     shows = {observation.shows for observation in inside} - {None}
     if True not in shows:
         return False, ""
-    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside)
+    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside) or _few(failure, cell, asked, inside)
     if not doubt and shows == {True} and not same_torch:
-        doubt = f"your torch does what {_measured_torch()} does"
+        doubt = f"{TORCH} {_measured_torch()} does"
     return (None, doubt) if doubt else (True, "")
+
+
+def _before_fix(failure: Failure, cell: Cell, runs: Sequence[Observation]) -> list[Observation]:
+    fix = fixed(failure, cell)
+    return [o for o in runs if not fix or o.versions.get(fix.package, Version(fix.version)) < Version(fix.version)]
 
 
 def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | None:
@@ -111,13 +123,21 @@ def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | No
 
 
 def _by_fewer(
-    failure: Failure, cell: Cell, asked: Mapping[str, Range], runs: Sequence[Observation]
+    failure: Failure,
+    cell: Cell,
+    asked: Mapping[str, Range],
+    runs: Sequence[Observation],
+    answers: dict[frozenset[str], bool],
 ) -> tuple[bool | None, str]:
     """The state if no observation fits all versions: the cell trains if it does without some package's version."""
-    fewer = ({name: range_ for name, range_ in asked.items() if name != left_out} for left_out in asked)
-    return (
-        (False, "") if any(_usual_state(failure, cell, each, runs)[0] is False for each in fewer) else (None, TOGETHER)
-    )
+    for left_out in asked:
+        fewer = {name: range_ for name, range_ in asked.items() if name != left_out}
+        names = frozenset(fewer)
+        if names not in answers:
+            answers[names] = _usual_state(failure, cell, fewer, runs, answers)[0] is False
+        if answers[names]:
+            return False, ""
+    return None, TOGETHER
 
 
 def _doubt(
@@ -140,6 +160,43 @@ def _doubt(
         some = " and ".join(dict.fromkeys(_named(observation, asked) for observation in (shown[0], shown[-1])))
         return f"your releases behave like those of {some}, and not like others that were measured"
     return ""
+
+
+def _few(failure: Failure, cell: Cell, asked: Mapping[str, Range], inside: Sequence[Observation]) -> str:
+    """Why the observations that fit are too few, where none of them contradicts; empty if they are enough.
+
+    Some didn't get as far as the failure. Or nobody says the version of the package in which it goes wrong, nor that of
+    the release that began it, and not every month was measured.
+    """
+    unseen = sum(observation.shows is None for observation in inside)
+    if unseen:
+        seen = len(inside) - unseen
+        return f"your releases behave like {seen} of {len(inside)} that were measured; the others didn't get that far"
+    began = history.turn(failure.history.began, cell)
+    if {history.package(failure, cell), *([began.package] if began else [])} & asked.keys():
+        return ""
+    months = {stack.month for stack in measured.months()} - {TODAY}
+    return "" if months <= {observation.stack for observation in inside} else FEW
+
+
+def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: str) -> tuple[str, ...]:
+    """The packages whose versions would decide whether a cell shows its failure, which is open for a reason; where each
+    of them is in one version already, those that were not measured with the others."""
+    if why.startswith(TORCH):
+        return ("torch",)
+    turns = (fixed(failure, cell), history.turn(failure.history.began, cell))
+    pinned = _in_one_version(versions)
+    named = dict.fromkeys(turn.package for turn in turns if turn) or {history.package(failure, cell): None}
+    if loose := tuple(name for name in named if name not in pinned):
+        return loose
+    runs, asked = _before_fix(failure, cell, history.of(failure, cell)), {n: r for n, r in versions.items() if n != "torch"}
+    odd = [name for name in asked if relevant(runs, {name: asked[name]})[1]]
+    odd = odd or [name for name in asked if relevant(runs, {n: r for n, r in asked.items() if n != name})[0]]
+    others = (strategies.package(cell.strategy), *STACK)
+    loose = tuple(name for name in others if name not in pinned and any(name in each.versions for each in runs))
+    if relevant(runs, asked)[0] and not odd:
+        return loose[:1] or tuple(versions)
+    return tuple(odd or versions)
 
 
 def _named(observation: Observation, versions: Mapping[str, Range]) -> str:

@@ -28,7 +28,9 @@ USUAL = re.compile(
     r"(?:reqs?|requirements|constraints|freeze)[\w.-]*\.(?:txt|in|lock)|pyproject\.toml|pylock(?:\.[\w-]+)?\.toml|"
     r"(?:uv|poetry|Pipfile)\.lock|.+\.(?:ya?ml|json)"
 )
+LISTED = re.compile(r"/(?:requirements|reqs)/[^/]+\.(?:txt|in)$")
 CODE, SCRIPT = re.compile(r"\.py$"), re.compile(r"\.(?:sh|bash|slurm|sbatch)$")
+PAGE = re.compile(r"(?:^|/)README[\w.-]*\.md$")
 SHELL = re.compile(r"#!\S*(?:/|/env )(?:ba|z|da)?sh\b")
 NOT_OURS = re.compile(
     r"\..*|node_modules|site-packages|__pycache__|venv|wandb|results|outputs?|checkpoint-.*|tests?|docs"
@@ -85,8 +87,8 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
         place = Path(root).relative_to(folder)
         depth = len(place.parts)
         ours = not depth or "pyvenv.cfg" not in names
-        usual += [place / name for name in names if ours and USUAL.fullmatch(name)]
-        scripts += [place / name for name in names if ours and (CODE.search(name) or SCRIPT.search(name))]
+        usual += [place / name for name in names if ours and (USUAL.fullmatch(name) or LISTED.search(f"{root}/{name}"))]
+        scripts += [place / name for name in names if ours and is_program(name)]
         below[:] = sorted(name for name in below if ours and depth < DEPTH and not NOT_OURS.fullmatch(name))
     nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in (usual, scripts)]
     return [*nearest[0], *nearest[1]], closed
@@ -120,13 +122,13 @@ def is_code(name: str) -> bool:
 
 
 def is_program(name: str) -> bool:
-    """Whether a file is code or a script by its name: most of a project's say nothing of a training."""
-    return bool(CODE.search(name) or SCRIPT.search(name))
+    """Whether a file is code, a script or a page by its name: most of a project's say nothing of a training."""
+    return bool(CODE.search(name) or SCRIPT.search(name) or PAGE.search(name))
 
 
 def is_script(name: str, text: str) -> bool:
-    """Whether a file is a shell's."""
-    return bool(SCRIPT.search(name) or SHELL.match(text))
+    """Whether a file is a shell's, or a page that shows commands."""
+    return bool(SCRIPT.search(name) or PAGE.search(name) or SHELL.match(text))
 
 
 def decoded(content: bytes) -> str | None:

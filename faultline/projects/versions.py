@@ -1,5 +1,6 @@
 """The versions that a project asks for: requirement and lock files, lists of what is installed, an environment."""
 
+import ast
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ from faultline.observations.ranges import Range
 from faultline.projects import files
 from faultline.projects.documents import Document, Place, Table, table
 
+FRAMEWORKS = ("llamafactory", "axolotl", "ms-swift", "openrlhf", "verl")
+"""Packages that train with those under test, and whose releases set other defaults."""
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
@@ -72,6 +75,18 @@ def environment(prefix: Path, name: str) -> list[Pin]:
     return [pin for package, version in packages if (pin := _pin(package, f"=={version}", Place(name)))]
 
 
+def of_setup(document: Document) -> list[Pin]:
+    """The versions that lists of requirements in a setup.py ask for; the code is parsed, and never run."""
+    try:
+        tree = ast.parse(document.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    lists = (node.elts for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Set))
+    texts = [each for elements in lists for each in elements if isinstance(each, ast.Constant)]
+    pins = (_asked(document, str(each.value), str(each.value), each.lineno) for each in texts)
+    return [pin for pin in pins if pin]
+
+
 def active() -> Path:
     """The active environment of the person at the terminal, or else that of this process."""
     here = Path(sys.prefix)
@@ -99,7 +114,7 @@ def _installed(prefix: Path) -> list[str]:
 def _pin(name: object, specifier: str, place: Place) -> Pin | None:
     """The pin of a package, if it is under test; of any version, if its specifier can't be read."""
     package, source = canonicalize_name(str(name)), replace(place, text=one_line(f"{name}{specifier}"))
-    if package not in STACK:
+    if package not in STACK and package not in FRAMEWORKS:
         return None
     try:
         return Pin(package, ranges.parse(specifier), source)
@@ -250,10 +265,11 @@ def _conda(document: Document, entries: Sequence[object]) -> Iterator[Pin | None
         yield _asked(document, text, plain)
 
 
-def _asked(document: Document, text: str, requirement: str) -> Pin | None:
+def _asked(document: Document, text: str, requirement: str, line: int = 0) -> Pin | None:
     """The pin of a requirement that stands in a file as `text`."""
     try:
-        return _requirement(requirement, document.line(max(document.text.find(text), 0)))
+        place = document.place(line) if line else document.line(max(document.text.find(text), 0))
+        return _requirement(requirement, place)
     except InvalidRequirement:
         return None
 

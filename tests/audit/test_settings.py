@@ -157,7 +157,7 @@ SAID = {
         ('{"zero_optimization": {}, "gradient_clipping": 0.0}', {"no"}),
         ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", {"yes"}),
         ("deepspeed: not_there_z2.json\noutput_dir: x", None),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", {"no"}),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", None),
     ],
     "sharded state dict": [
         ("fsdp: full_shard\nfsdp_config: {fsdp_state_dict_type: SHARDED_STATE_DICT}", {"yes"}),
@@ -366,7 +366,7 @@ KINDS = {
     ),
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
-        {"precision": {"bf16"}, "adapter": {"yes"}, "strategy": ALL_OF_ZERO3, "trainer": {"dpo"}, **ACCUMULATES},
+        {**MOST, "strategy": ALL_OF_ZERO3, "trainer": {"dpo"}, **ACCUMULATES},
     ),
     "ms-swift": (
         {"dpo.yaml": SWIFT},
@@ -375,7 +375,7 @@ KINDS = {
     "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (
         {"train.sh": SH, "src/train.py": TRAIN, "pyproject.toml": UV},
-        {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS},
+        {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS, "own max_grad_norm": {"yes"}},
     ),
 }
 
