@@ -11,6 +11,7 @@ from rich.console import Console
 
 from faultline.base.errors import (
     EXIT_AS_EXPECTED,
+    EXIT_UNDECIDED,
     EXIT_UNEXPECTED,
     EXIT_USAGE,
     TargetFailed,
@@ -54,7 +55,7 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not."""
+    """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not, 3 if nobody can tell."""
     if request.export and Path(request.export).exists():
         raise UsageError(f"{plain(request.export)} exists: name a file that doesn't")
     try:
@@ -68,10 +69,10 @@ def run(request: Request) -> int:
         print(json.dumps(result.as_json(), indent=2))
     else:
         result.show(Console())
-    if request.export and not result.agrees:
+    if request.export and result.decided and not result.agrees:
         print(export(request, result), file=sys.stderr)
-    if not result.ran:
-        return EXIT_USAGE
+    if not result.decided:
+        return EXIT_UNDECIDED
     return EXIT_AS_EXPECTED if result.agrees else EXIT_UNEXPECTED
 
 

@@ -91,8 +91,14 @@ def _together(fates: Sequence[Fate]) -> Fate:
 
 
 def agrees(results: Collection[Result]) -> bool:
-    """Whether every cell that could be run does what one process does, and there is one."""
-    return ran(results) and all(map(fine, results))
+    """Whether every cell that could be run does what one process does, and one of several ranks is among them."""
+    return decided(results) and all(map(fine, results))
+
+
+def decided(results: Collection[Result]) -> bool:
+    """Whether anything is known of the strategies: some cell goes wrong, or one that a single process isn't ran."""
+    ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
+    return any(strategies.distributed(result.cell.strategy) for result in ran) or not all(map(fine, ran))
 
 
 def ran(results: Collection[Result]) -> bool:

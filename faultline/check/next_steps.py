@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 
 from faultline import strategies
-from faultline.base.text import here
+from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
 from faultline.check.known import as_silent, begins_forward, differs_by_cache, fine, moved_by_hand, within
-from faultline.check.remarks import units
+from faultline.check.remarks import UNTRIED, units
 from faultline.runs.results import Result
 
 ALIKE = 0.01  # of two errors: so much is an engine's rounding
@@ -35,12 +35,12 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    unlike = [*(unlike_modules(group) or mismatched(group)), *of_wrapper(group)]
+    unlike = [*(_untried(unlike_modules(group)) or mismatched(group)), *_untried(of_wrapper(group))]
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
     by_units = of_units(group)
     of_model = [*own_state(one), *by_units, *asks_ranks(results)]
-    by_kind = [*same_start(group), *same_buffers(group), *of_model] if silent else []
+    by_kind = [*_untried([*same_start(group), *same_buffers(group)]), *of_model] if silent else []
     lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
         return lines
@@ -57,6 +57,11 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
         lines.append(f"what {signature} means: {here(f'faultline explain {signature}')}")
     return lines
+
+
+def _untried(lines: Sequence[str]) -> list[str]:
+    """Remedies that follow from what was seen, which nobody has run on this model."""
+    return [f"{line} {UNTRIED}" for line in lines]
 
 
 def agreeing(results: Sequence[Result]) -> list[str]:
@@ -162,10 +167,18 @@ def mismatched(group: Group) -> list[str]:
 
 
 def of_wrapper(group: Group) -> list[str]:
-    """What reads an attribute of a model that an engine has wrapped."""
+    """What reads an attribute of a model that an engine has wrapped; what runs modules has to be its forward pass."""
     asked = next(filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results)), None)
-    ways = "`getattr(model, 'module', model).{}`, or give it back from the forward pass"
-    return [f"a wrapper has no attribute of its model: {ways.format(asked[2])}"] if asked else []
+    if not asked:
+        return []
+    facts, name = group.results[0].checked.facts, one_line(asked[2])
+    ways = f"`getattr(model, 'module', model).{name}`, or give it back from the forward pass"
+    if facts.without_root or (facts.order and "" not in facts.order):
+        ways = (
+            f"let the model's `forward` do what `{name}` does, and call `model(...)`. A call that goes around the"
+            " wrapper trains without a reduction of gradients, and without an error"
+        )
+    return [f"a wrapper has no attribute of its model: {ways}"]
 
 
 def unlike_modules(group: Group) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
@@ -14,7 +15,7 @@ from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
 from faultline.check import remarks, script
-from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
+from faultline.check.findings import Form, Group, agrees, decided, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
@@ -86,8 +87,8 @@ def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
 
 def verdict(results: Sequence[Result]) -> str:
     """The answer in a line."""
-    if not ran(results):
-        return f"No cell could be run: {one_line(results[0].detail)}."
+    if not decided(results):
+        return f"UNKNOWN: {'only a single process' if ran(results) else 'no cell'} could be run. {_needed(results)}"
     faults = sum(result.signature == Signature.OWN_FAULT for result in results)
     unproven = sum(result.outcome == "invalid" for result in results) - faults
     wrong = sum(not fine(result) for result in results) - unproven - faults
@@ -111,6 +112,13 @@ def verdict(results: Sequence[Result]) -> str:
     if never := cut_off(facts_of(results)):
         answer += f" But {some(never)} never move, not even in a single process."
     return answer
+
+
+def _needed(results: Sequence[Result]) -> str:
+    """What it would take to know something of the strategies, where none could be run."""
+    others = [result for result in results if strategies.distributed(result.cell.strategy)]
+    why = dict.fromkeys(cut(result.detail, DETAIL) for result in others or results if result.outcome == "impossible")
+    return f"What stands against the others: {'; '.join(why)}." if why else "Ask for other strategies with --strategy."
 
 
 def _group(
@@ -211,7 +219,7 @@ def as_json(results: Sequence[Result], more: Sequence[Result] = ()) -> dict[str,
     facts = facts_of(results).as_json()
     cells = ({**result.checked.as_json(), **result.as_json()} for result in results)
     return {
-        "agrees": agrees(results),
+        "agrees": agrees(results) if decided(results) else None,
         "model": {key: value for key, value in facts.items() if key not in ("order", "inside", "entered")},
         "cells": [{key: cell.get(key) for key in CELL} for cell in cells],
         "problems": [_problem(group, (*results, *more)) for group in groups(results)],
