@@ -8,12 +8,20 @@ from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.findings import Group
-from faultline.check.known import as_silent, begins_forward, differs_by_cache, fine, moved_by_hand, within
+from faultline.check.beside import ROWS, beside
+from faultline.check.findings import OF_BUFFERS, Group, causes
+from faultline.check.known import (
+    ALIKE,
+    as_silent,
+    begins_forward,
+    differs_by_cache,
+    fine,
+    moved_by_hand,
+    within,
+)
 from faultline.check.remarks import UNTRIED, units
 from faultline.runs.results import Result
 
-ALIKE = 0.01  # of two errors: so much is an engine's rounding
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
 UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 NO_ATTRIBUTE = re.compile(
@@ -36,6 +44,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
     unlike = [*(_untried(unlike_modules(group)) or mismatched(group)), *_untried(of_wrapper(group))]
+    unlike += several_causes(group)
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
     by_units = of_units(group)
@@ -140,7 +149,10 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    lines = [f"the model asks for its rank or for others' values ({some([*names])}): one process is no judge of that"]
+    neither = any(beside(result, ROWS) for result in ran if not fine(result))
+    judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
+    judged = judged if neither else "one process is no judge of that"
+    lines = [f"the model asks for its rank or for others' values ({some([*names])}): {judged}"]
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
@@ -205,6 +217,15 @@ def concerns_unlike(result: Result) -> bool:
     return result.outcome == Outcome.DIVERGES and any(within(each, name) for each in wrong for name in modules)
 
 
+def several_causes(group: Group) -> list[str]:
+    """What to do first where weights are wrong and buffers are as well."""
+    both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
+    first = (
+        "weights may be wrong because of the buffers, or for a reason of their own: mend the buffers, and check again"
+    )
+    return [first] if both else []
+
+
 def same_start(group: Group) -> list[str]:
     """What gives all ranks the weights and buffers of one, where they start with different ones."""
     there = [result for result in group.results if result.signature == Signature.START_DIFFERS]
@@ -217,7 +238,7 @@ def same_start(group: Group) -> list[str]:
 
 def same_buffers(group: Group) -> list[str]:
     """What gives all ranks the same buffers, where ranks hold different ones."""
-    there = [result for result in group.results if result.signature == Signature.BUFFERS_APART]
+    there = [result for result in group.results if Signature.BUFFERS_APART in causes(result)]
     if not there:
         return []
     engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
+from faultline.check.beside import NOTHING
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off, within
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
 UNTRIED = "(not tried on your model)"  # what is said of a remedy that follows from what was seen
-NOTHING = 1e-3  # of a loss: so much is rounding
 
 
 def of_model(facts: Facts) -> list[str]:
@@ -97,13 +97,17 @@ def of_model(facts: Facts) -> list[str]:
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
         lines.append(
             f"the loss of all rows at once is {percent(facts.whole_apart)} from the mean of the ranks' losses, as with"
-            " a mean over uneven tokens, or negatives from the batch: ranks train on that mean, and so does the single"
-            " process here"
+            " a mean over uneven tokens, or negatives from the batch: cells are held against both"
         )
     if facts.units and (facts.moved_by_hand or facts.without_root or facts.read_outside):
         lines.append(
             f"{units(facts)}: where these are sharded with others, what is read or moved outside of a forward pass may"
             " do otherwise"
+        )
+    if facts.draws:
+        lines.append(
+            f"draws random numbers ({some(facts.draws)}): each rank draws here what one process draws for its rows. In"
+            " your training, ranks draw what their seeds give them"
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")

@@ -813,7 +813,7 @@ class Dying:
 
 def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path):
     """Breaks when a check of an hour ends in a KeyError because the memory ran out twice at its start."""
-    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train.py").write_text("def build(): ...")
     checked = target.parse(f"{tmp_path}/train.py:build", "")
     matches = checking.run(checked, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
     assert (matches.outcome, matches.signature) == ("invalid", "server")
