@@ -130,17 +130,14 @@ def groups(results: Collection[Result]) -> list[Group]:
         form: tuple[str, str, object]
         if match:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
-            form = (result.outcome, match.signature, unlike or causes(result)[:-1])
+            form = (result.outcome, match.signature, unlike or _kinds(result))
             known_as.setdefault(match.failure.name, []).append((match, either))
         elif fine(result):
             continue
         elif result.outcome == "diverges":
-            difference = result.finding.first
-            form = (
-                result.outcome,
-                "",
-                (difference and (difference.phase, difference.module), moved_by_hand(result), causes(result)),
-            )
+            first = result.finding.first
+            at = first and (first.phase, first.module)
+            form = (result.outcome, "", (at, moved_by_hand(result), _kinds(result)))
         else:  # a hang is one, wherever its ranks were at that moment
             form = (result.outcome, "", "" if result.outcome == Outcome.HANGS else normalised(result.detail))
         by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(
@@ -151,6 +148,12 @@ def groups(results: Collection[Result]) -> list[Group]:
         forms = sorted((_form(form[1], alike) for form, alike in by_form.items()), key=_of_buffers_alone)
         every.append(Group(tuple(forms), *_weakest(known_as.get(name, ()))))
     return sorted(every, key=lambda group: all(map(_of_buffers_alone, group.forms)))
+
+
+def _kinds(result: Result) -> tuple[bool, ...]:
+    """Whether weights are wrong, and whether buffers are."""
+    of_buffers = [cause in OF_BUFFERS for cause in causes(result)]
+    return not all(of_buffers), any(of_buffers)
 
 
 def _of_buffers_alone(form: Form) -> bool:
