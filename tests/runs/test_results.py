@@ -29,8 +29,8 @@ from faultline.ranks.report import ErrorReport
 from faultline.runs import cache, engines, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
+from faultline.runs.oracle import Cause, Judgement
+from faultline.runs.results import Beside, Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
 from tests.support import reports
 
@@ -152,9 +152,9 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
     facts = Facts(model="Tiny", no_gradient=("a",), tied=(("a", "b"),), noise=1e-7)
     first = Difference(1, 0, "backward", "head", "nan", "head.w")
     finding = Finding(Factor("gradients", 0.5, ("1 / world size",)), ("a", "b"), 12, first)
-    checked = Checked(
-        "head", ("train.py:3 in f: x",), (("a", "b"),), ("extra",), ("all_reduce (a.py:3)",), ("bypassed",), facts
-    )
+    shown = ("train.py:3 in f: x",), (("a", "b"),), ("extra",), ("all_reduce (a.py:3)",), ("bypassed",)
+    others = (Cause("differs", "w"), Cause("buffers-apart", "b")), (Beside("rows", "trains", "", ""),)
+    checked = Checked("head", *shown, *others, facts)
     whole = replace(fake(CELLS[0]), checked=checked, finding=finding)
     write(folder, [whole, fake(CELLS[1])])
     one, other = map(json.loads, folder.cells.read_text().splitlines())
