@@ -29,6 +29,7 @@ def check(
     world: Names = "",
     device: str = "",
     lora: str = "",
+    units: str = "",
     stack: str | None = None,
     python: str | None = None,
     workers: int | None = None,
@@ -42,7 +43,8 @@ def check(
 
     Axes take names or patterns: `strategies` (``"zero*,fsdp2"``), `checkpointing` (``off``, ``reentrant``,
     ``non-reentrant``), `precision` (``fp32``, ``bf16``), and `world`, the number of ranks (1, 2 or 4). An axis that is
-    left out takes what `faultline check` takes. `lora` adds an adapter (``"r=8,target=all-linear"``). `stack` or
+    left out takes what `faultline check` takes. `lora` adds an adapter (``"r=8,target=all-linear"``), `units` are the
+    classes of FSDP's units (``"Block"``), or ``"root"``. `stack` or
     `python` names another environment, `workers` how many cells run at a time: as many as there are cores, if it is
     left out.
 
@@ -67,7 +69,9 @@ def check(
     folders = target.search_path()
     cores = workers or machine.cores()
     try:
-        return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
+        return command.answer(
+            command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders, units=units)
+        )
     except NotInstalled as error:
         raise NotInstalled(error.lacking, "name another environment with python=", "let stack= make one") from None
 

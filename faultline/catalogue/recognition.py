@@ -122,10 +122,12 @@ class Model:
 
     `distinguished_by` has words for facts that several failures show. Of those in `any_error`, whatever such a
     model raises where the failure ends with an error is likely the failure: engines word it in many ways. `mechanism`
-    says, by fact, what happens to any model of which it holds, where no more than that is known.
+    says, by fact, what happens to any model of which it holds, where no more than that is known. `excludes` has the
+    facts that exclude a remedy, by its name.
     """
 
     any_of: tuple[str, ...] = ()
+    excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     distinguished_by: str = ""
     any_error: tuple[str, ...] = ()
     mechanism: Mapping[str, str] = field(default_factory=dict)

@@ -64,13 +64,13 @@ class Finding:
         return some(self.unmoved, self.unmoved_count)
 
 
-def described(factor: Factor) -> str:
-    """``every gradient is 0.5 times what it should be (1 / world size)``."""
+def described(factor: Factor, which: str = "") -> str:
+    """``every gradient is 0.5 times what it should be (1 / world size)``; `which` says that it is some of them."""
     means = f" ({' or '.join(factor.means)})" if factor.means else ""
     times = f"{factor.times:.3g} times"
     if factor.kind == "gradients":
-        return f"every gradient is {times} what it should be{means}"
-    return f"every weight moves {times} as far as it should{means}"
+        return f"every gradient {which}{' ' * bool(which)}is {times} what it should be{means}"
+    return f"every weight {which}{' ' * bool(which)}moves {times} as far as it should{means}"
 
 
 def where(difference: Difference) -> str:

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from faultline.base import traces
 from faultline.base.errors import LACKS, OTHER, TargetFailed
-from faultline.base.text import one_line
+from faultline.base.text import cut, one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
+from faultline.cells.finding import described
 from faultline.check.target import Target
 from faultline.ranks.facts import Facts, unlike
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
-from faultline.runs import life, oracle, results, runner
+from faultline.runs import differences, life, oracle, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
@@ -32,11 +33,12 @@ ONE_ROW = "Expected more than 1 value per channel when training"
 ON_GPUS = "SyncBatchNorm layers only work with GPU modules", "SyncBatchNorm expected input tensor to be on"
 NO_GROUP = "Default process group has not been initialized"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+LONGEST_CAUSE = 300  # characters of the error at the root of another
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
-    """One cell's result, with what only a check adds.
+    """One cell's result, held against one reference, with what only a check adds.
 
     `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
     one process can't train the target.
@@ -76,6 +78,9 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         return ended, on_this_device(cell, judge(cell, ended))
 
     ended, judged = runner.surviving(server, go)
+    if judged.outcome == Outcome.DIVERGES and (part := differences.factor(cell, _reports(ended), partial=True)):
+        words = described(part, "of those that are off")
+        judged = replace(judged, detail=f"{words}; {judged.detail}")
     expected = Expectation(Outcome.TRAINS)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
     if judged.outcome == Outcome.IMPOSSIBLE:
@@ -90,6 +95,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         by_rank=by_rank(ended),
         collectives=collectives(ended),
         shows=tuple(shows(ended)),
+        causes=judged.causes,
         facts=facts,
         sketch=next((report.sketch for report in _reports(ended)), None),
     )
@@ -99,7 +105,8 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
 def on_this_device(cell: Cell, judged: oracle.Judgement) -> oracle.Judgement:
     """A judgement, or that the cell can't be run here: what only GPUs have says nothing of a strategy."""
     if cell.device == "cpu" and judged.outcome == Outcome.RAISES and any(words in judged.detail for words in ON_GPUS):
-        return oracle.Judgement(Outcome.IMPOSSIBLE, "", f"`SyncBatchNorm` runs on GPUs only ({judged.detail})")
+        needs = "`SyncBatchNorm` runs on GPUs only: it takes `--device cuda`, on a machine that has them"
+        return oracle.Judgement(Outcome.IMPOSSIBLE, "", f"{needs} ({judged.detail})")
     return judged
 
 
@@ -203,7 +210,7 @@ def collectives(ended: Ended) -> tuple[str, ...]:
 
 def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
-    trace = _traceback(problem, folder)
+    trace, root = _traceback(problem, folder), _root(problem)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
     if problem.fault:
         return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
@@ -214,15 +221,25 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
         message = one_line(next(line for line in lines if line[:1].strip()))
         hint = ": each rank has one row of the batch, so give more rows, or fewer ranks (--world)"
-        return message + (hint if ONE_ROW in message else ""), trace
+        return message + (hint if ONE_ROW in message else "") + root, trace
     message = one_line(intended.message)
     other = "--stack makes an environment that has it, and --python uses one"
     if trace and message.startswith(f"{LACKS}No module named"):
         missing = message.removeprefix(LACKS)
         message = f"{missing}: if it is your own file, put its folder on PYTHONPATH; if it is a package, {other}"
     elif message.startswith(LACKS):
-        message += f"; {other}"
+        message += f"{root}; {other}"
     return message, trace
+
+
+def _root(problem: ErrorReport) -> str:
+    """The cause at the root of an error, where its own words don't have it: a package that is broken says no more."""
+    chain = [raised for raised in problem.chain if raised.text.strip()]
+    if len(chain) < 2 or not all(raised.follows or raised.kind != OTHER for raised in chain[1:]):
+        return ""
+    first = chain[0]
+    text = one_line(first.text)
+    return "" if one_line(first.message) in one_line(problem.message) else f", because of {cut(text, LONGEST_CAUSE)}"
 
 
 def _traceback(problem: ErrorReport, folder: Path) -> str:

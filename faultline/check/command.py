@@ -11,6 +11,7 @@ from rich.console import Console
 
 from faultline.base.errors import (
     EXIT_AS_EXPECTED,
+    EXIT_UNDECIDED,
     EXIT_UNEXPECTED,
     EXIT_USAGE,
     TargetFailed,
@@ -21,8 +22,8 @@ from faultline.base.text import LONGEST, count, cut, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
+from faultline.check import beside, tried
 from faultline.check import cell as checked_cell
-from faultline.check import tried
 from faultline.check.known import check_facts
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
@@ -38,7 +39,8 @@ class Request:
     """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment.
 
     `path` has folders in which its file looks for modules, beside its own. `resume` goes on with the newest check.
-    `export` names a file that is not there yet, for a script that shows a difference.
+    `export` names a file that is not there yet, for a script that shows a difference. `units` are the classes of FSDP's
+    units.
     """
 
     target: str
@@ -51,10 +53,11 @@ class Request:
     path: tuple[str, ...] = ()
     resume: bool = False
     export: str = ""
+    units: str = ""
 
 
 def run(request: Request) -> int:
-    """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not."""
+    """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not, 3 if nobody can tell."""
     if request.export and Path(request.export).exists():
         raise UsageError(f"{plain(request.export)} exists: name a file that doesn't")
     try:
@@ -68,10 +71,10 @@ def run(request: Request) -> int:
         print(json.dumps(result.as_json(), indent=2))
     else:
         result.show(Console())
-    if request.export and not result.agrees:
+    if request.export and result.decided and not result.agrees:
         print(export(request, result), file=sys.stderr)
-    if not result.ran:
-        return EXIT_USAGE
+    if not result.decided:
+        return EXIT_UNDECIDED
     return EXIT_AS_EXPECTED if result.agrees else EXIT_UNEXPECTED
 
 
@@ -80,7 +83,7 @@ def export(request: Request, result: CheckResult) -> str:
     from faultline.check import script  # here, as no other check needs its templates
 
     cell, file = script.chosen(result.cells), Path(request.export)
-    target = parse(request.target, request.lora, request.path)
+    target = parse(request.target, request.lora, request.path, request.units)
     text = script.write(target, cell, file, environments.chosen(request.stack, request.python).python)
     file.write_text(text, encoding="utf-8")
     return f"{plain(file)}: {cell.cell.id.removeprefix('check/model/')}, {count(len(text.splitlines()), 'line')}"
@@ -92,17 +95,23 @@ def answer(request: Request) -> CheckResult:
     Raises UsageError for what can't be checked, TargetFailed where one process can't train the model, and Unavailable
     where there is no environment for it.
     """
-    target = parse(request.target, request.lora, request.path)
+    target = parse(request.target, request.lora, request.path, request.units)
     check_facts(failures().values())
     cells = selected(request.selection)
     environment = environments.chosen(request.stack, request.python)
     devices.check_device(cells[0].device, environment.python)
-    asked = {"target": request.target, "lora": request.lora, "python": environment.python, "digest": target.digest}
+    asked = {
+        "target": request.target,
+        "lora": request.lora,
+        "units": request.units,
+        "python": environment.python,
+        "digest": target.digest,
+    }
     folder, known = begun(request, asked, cells, environment.versions)
 
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
         missing = folders.without(wanted, known)
-        plan = Plan(request.workers, environment, functools.partial(checked_cell.run, target))
+        plan = Plan(request.workers, environment, functools.partial(beside.run, target))
         folders.measure(missing, plan, folder, known, wrong=progress.UNLIKE_ALONE)
         return {entry.cell: entry for entry in folder.results()}
 
@@ -152,5 +161,5 @@ def selected(selection: Selection) -> list[Cell]:
 def options(request: Request) -> tuple[str, ...]:
     """The options that make a target what it is, beside the cells that are asked for."""
     stack = "" if request.stack == TODAY else request.stack
-    given = {"--lora": request.lora, "--stack": stack, "--python": request.python}
+    given = {"--lora": request.lora, "--units": request.units, "--stack": stack, "--python": request.python}
     return tuple(word for name, value in given.items() if value for word in (name, value))

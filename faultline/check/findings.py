@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.check.known import Known, fine, moved_by_hand, place, recognised, share_of_trainers
+from faultline.check.known import Known, fine, moved_by_hand, place, recognised, seen, share_of_trainers
 from faultline.observations import matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.measured import Place
@@ -18,6 +18,8 @@ from faultline.ranks.facts import Facts
 from faultline.ranks.report import Deviation
 from faultline.report.remedies import ORDER
 from faultline.runs.results import Result
+
+OF_BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,15 @@ class Group:
                 listed.setdefault((text, fate.word), replace(fate, claim=replace(fate.claim, text=text)))
         return sorted(listed.values(), key=lambda fate: ORDER.index(fate.word))
 
+    @property
+    def _without_checkpoints(self) -> bool:
+        return all(place(result)[1] == "off" for result in self.results)
+
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
         of_trainers = share_of_trainers(match.failure) == 1
+        facts = set[str]().union(*(seen(result.checked.facts) for result in self.results))
+        out = {remedy for remedy, of in match.failure.recognition.model.excludes.items() if facts & {*of}}
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
             where = form.where or frozenset(map(place, form.results))
@@ -76,7 +84,12 @@ class Group:
             for fate in remedies.fates(match.failure, signature, where):
                 # What helps elsewhere may help here too; not what only another engine was given, or only trainers.
                 there = fate.scope not in remedies.ELSEWHERE or engines & set(map(strategies.family, fate.strategies))
-                if fate.claim.kind == "helps" and there and (of_trainers or not fate.in_trainers):
+                # What runs without checkpoints is not mended by another kind of them, or by none.
+                swap = fate.claim.swap
+                mode = match.mechanism and "checkpointing" in swap and self._without_checkpoints
+                excluded = mode or swap.get("remedy") in out
+                fits = fate.claim.kind == "helps" and there and not excluded
+                if fits and (of_trainers or not fate.in_trainers):
                     by_key.setdefault(fate.key, []).append(fate)
         return matching.worded(map(_together, by_key.values()), match.mechanism)
 
@@ -91,8 +104,14 @@ def _together(fates: Sequence[Fate]) -> Fate:
 
 
 def agrees(results: Collection[Result]) -> bool:
-    """Whether every cell that could be run does what one process does, and there is one."""
-    return ran(results) and all(map(fine, results))
+    """Whether every cell that could be run does what one process does, and one of several ranks is among them."""
+    return decided(results) and all(map(fine, results))
+
+
+def decided(results: Collection[Result]) -> bool:
+    """Whether anything is known of the strategies: some cell goes wrong, or one that a single process isn't ran."""
+    ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
+    return any(strategies.distributed(result.cell.strategy) for result in ran) or not all(map(fine, ran))
 
 
 def ran(results: Collection[Result]) -> bool:
@@ -111,22 +130,40 @@ def groups(results: Collection[Result]) -> list[Group]:
         form: tuple[str, str, object]
         if match:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
-            form = (result.outcome, match.signature, unlike)
+            form = (result.outcome, match.signature, unlike or _kinds(result))
             known_as.setdefault(match.failure.name, []).append((match, either))
         elif fine(result):
             continue
         elif result.outcome == "diverges":
-            difference = result.finding.first
-            form = (result.outcome, "", difference and (difference.phase, difference.module, moved_by_hand(result)))
+            first = result.finding.first
+            at = first and (first.phase, first.module)
+            form = (result.outcome, "", (at, moved_by_hand(result), _kinds(result)))
         else:  # a hang is one, wherever its ranks were at that moment
             form = (result.outcome, "", "" if result.outcome == Outcome.HANGS else normalised(result.detail))
         by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(
             (result, match.where if match else frozenset())
         )
-    return [
-        Group(tuple(_form(form[1], alike) for form, alike in forms.items()), *_weakest(known_as.get(group, ())))
-        for group, forms in by_group.items()
-    ]
+    every = []
+    for name, by_form in by_group.items():
+        forms = sorted((_form(form[1], alike) for form, alike in by_form.items()), key=_of_buffers_alone)
+        every.append(Group(tuple(forms), *_weakest(known_as.get(name, ()))))
+    return sorted(every, key=lambda group: all(map(_of_buffers_alone, group.forms)))
+
+
+def _kinds(result: Result) -> tuple[bool, ...]:
+    """Whether weights are wrong, and whether buffers are."""
+    of_buffers = [cause in OF_BUFFERS for cause in causes(result)]
+    return not all(of_buffers), any(of_buffers)
+
+
+def _of_buffers_alone(form: Form) -> bool:
+    """Whether cells are wrong in nothing but buffers, which is less grave than weights."""
+    return {*causes(form.results[0])} <= {*OF_BUFFERS}
+
+
+def causes(result: Result) -> tuple[str, ...]:
+    """The signatures of all that is wrong with a cell, the gravest first."""
+    return tuple(cause.signature for cause in result.checked.causes) or (result.signature,)
 
 
 def _named(results: Collection[Result]) -> list[tuple[Result, Known]]:

@@ -1,8 +1,10 @@
 """Which known failure a cell of somebody's model shows, and which it may be as well."""
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
+from itertools import chain
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -21,6 +23,7 @@ COMPARED = {
     "over_ranks": "every step is the right one divided by the number of ranks: an average is taken twice",
     "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
 }
+ALIKE = 0.01  # of two errors: so much is an engine's rounding
 APART = "buffers_apart"  # the fact of a cell in which ranks hold unlike buffers
 KNOWN_FACTS = {APART, *COMPARED, *(each.name for each in fields(Facts))}
 WHOLE = ("ddp*", "zero[012]*")  # strategies under which every rank has all of each weight
@@ -57,11 +60,22 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
     did = result.did
     if compared := _doing(did, place(result), compared_of(result)):
         return compared[0], compared[1:]
+    if result.checked.collectives and any(same_elsewhere(result, other) for other in others):
+        return None, ()  # what a model asks of other ranks is no engine's fault
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS) and by_rank((result, *others)):
         return None, ()  # ranks wait for others that do something else
     names = held(result, result.checked.facts, others) | ({APART} if result.finding.apart else set())
     alike = _doing(did, place(result), names) or _by_facts(result, {}, others)
     return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
+
+
+def same_elsewhere(result: Result, other: Result) -> bool:
+    """Whether a cell of another engine first differs in the same place, by as much."""
+    one, two = result.finding.first, other.finding.first
+    if not one or not two or strategies.engine(result.cell.strategy) == strategies.engine(other.cell.strategy):
+        return False
+    same = (one.step, one.phase, one.parameter) == (two.step, two.phase, two.parameter)
+    return same and math.isclose(float(one.error or 0), float(two.error or 0), rel_tol=ALIKE)
 
 
 def by_itself(result: Result) -> bool:
@@ -103,7 +117,10 @@ def _by_error(result: Result, others: Collection[Result]) -> Known:
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
             return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
-    return None, ()
+    # A mode in which it was never measured says nothing against its mechanism, as in a log that doesn't say the mode.
+    anywhere = matching.fitting(result.detail, replace(hints, modes=frozenset()))
+    shared = (each for each in anywhere if each.mechanism and needed(each.failure, names))
+    return next(shared, None), ()
 
 
 def _by_facts(result: Result, signatures: Mapping[str, str], others: Collection[Result]) -> tuple[Match, ...]:
@@ -274,5 +291,6 @@ def check_facts(catalogue: Collection[Failure]) -> None:
     """Refuse a failure that is recognised by a fact that there isn't: it would never be."""
     for failure in catalogue:
         model = failure.recognition.model
-        if unknown := {*model.any_of, *model.any_error, *model.mechanism} - KNOWN_FACTS:
+        names = {*model.any_of, *model.any_error, *model.mechanism, *chain(*model.excludes.values())}
+        if unknown := names - KNOWN_FACTS:
             raise UsageError(f"repros/{failure.name}: no fact of a model is called {', '.join(sorted(unknown))}")

@@ -4,16 +4,24 @@ import re
 from collections.abc import Sequence
 
 from faultline import strategies
-from faultline.base.text import here
+from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.findings import Group
-from faultline.check.known import as_silent, begins_forward, differs_by_cache, fine, moved_by_hand, within
-from faultline.check.remarks import units
+from faultline.check.beside import ROWS, beside
+from faultline.check.findings import OF_BUFFERS, Group, causes
+from faultline.check.known import (
+    ALIKE,
+    as_silent,
+    begins_forward,
+    differs_by_cache,
+    fine,
+    moved_by_hand,
+    within,
+)
+from faultline.check.remarks import UNTRIED, units
 from faultline.runs.results import Result
 
-ALIKE = 0.01  # of two errors: so much is an engine's rounding
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
 UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 NO_ATTRIBUTE = re.compile(
@@ -35,12 +43,13 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     """
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
-    unlike = [*(unlike_modules(group) or mismatched(group)), *of_wrapper(group)]
+    unlike = [*(_untried(unlike_modules(group)) or mismatched(group)), *_untried(of_wrapper(group))]
+    unlike += several_causes(group)
     if group.match:
         return [*unlike, *agreeing(results), *(involved(group) if silent else [])]
     by_units = of_units(group)
     of_model = [*own_state(one), *by_units, *asks_ranks(results)]
-    by_kind = [*same_start(group), *same_buffers(group), *of_model] if silent else []
+    by_kind = [*_untried([*same_start(group), *same_buffers(group)]), *of_model] if silent else []
     lines = [*unlike, *by_kind, *resumed(group), *agreeing(results)]
     if not silent:
         return lines
@@ -57,6 +66,11 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
         lines.append(f"what {signature} means: {here(f'faultline explain {signature}')}")
     return lines
+
+
+def _untried(lines: Sequence[str]) -> list[str]:
+    """Remedies that follow from what was seen, which nobody has run on this model."""
+    return [f"{line} {UNTRIED}" for line in lines]
 
 
 def agreeing(results: Sequence[Result]) -> list[str]:
@@ -135,7 +149,10 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    lines = [f"the model asks for its rank or for others' values ({some([*names])}): one process is no judge of that"]
+    neither = any(beside(result, ROWS) for result in ran if not fine(result))
+    judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
+    judged = judged if neither else "one process is no judge of that"
+    lines = [f"the model asks for its rank or for others' values ({some([*names])}): {judged}"]
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
@@ -162,10 +179,18 @@ def mismatched(group: Group) -> list[str]:
 
 
 def of_wrapper(group: Group) -> list[str]:
-    """What reads an attribute of a model that an engine has wrapped."""
+    """What reads an attribute of a model that an engine has wrapped; what runs modules has to be its forward pass."""
     asked = next(filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results)), None)
-    ways = "`getattr(model, 'module', model).{}`, or give it back from the forward pass"
-    return [f"a wrapper has no attribute of its model: {ways.format(asked[2])}"] if asked else []
+    if not asked:
+        return []
+    facts, name = group.results[0].checked.facts, one_line(asked[2])
+    ways = f"`getattr(model, 'module', model).{name}`, or give it back from the forward pass"
+    if facts.without_root or (facts.order and "" not in facts.order):
+        ways = (
+            f"let the model's `forward` do what `{name}` does, and call `model(...)`. A call that goes around the"
+            " wrapper trains without a reduction of gradients, and without an error"
+        )
+    return [f"a wrapper has no attribute of its model: {ways}"]
 
 
 def unlike_modules(group: Group) -> list[str]:
@@ -192,6 +217,15 @@ def concerns_unlike(result: Result) -> bool:
     return result.outcome == Outcome.DIVERGES and any(within(each, name) for each in wrong for name in modules)
 
 
+def several_causes(group: Group) -> list[str]:
+    """What to do first where weights are wrong and buffers are as well."""
+    both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
+    first = (
+        "weights may be wrong because of the buffers, or for a reason of their own: mend the buffers, and check again"
+    )
+    return [first] if both else []
+
+
 def same_start(group: Group) -> list[str]:
     """What gives all ranks the weights and buffers of one, where they start with different ones."""
     there = [result for result in group.results if result.signature == Signature.START_DIFFERS]
@@ -204,7 +238,7 @@ def same_start(group: Group) -> list[str]:
 
 def same_buffers(group: Group) -> list[str]:
     """What gives all ranks the same buffers, where ranks hold different ones."""
-    there = [result for result in group.results if result.signature == Signature.BUFFERS_APART]
+    there = [result for result in group.results if Signature.BUFFERS_APART in causes(result)]
     if not there:
         return []
     engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]

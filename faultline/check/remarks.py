@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
+from faultline.check.beside import NOTHING
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off, within
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
-NOTHING = 1e-3  # of a loss: so much is rounding
+UNTRIED = "(not tried on your model)"  # what is said of a remedy that follows from what was seen
 
 
 def of_model(facts: Facts) -> list[str]:
@@ -18,7 +19,7 @@ def of_model(facts: Facts) -> list[str]:
         return []
     frozen_input = (
         "get inputs that require no gradient: under reentrant checkpointing these layers get none."
-        " `model.enable_input_require_grads()` mends that"
+        f" `model.enable_input_require_grads()` mends that {UNTRIED}"
     )
     if cut_off(facts):
         frozen_input = f"get no gradient: {CUT_OFF}"
@@ -37,37 +38,37 @@ def of_model(facts: Facts) -> list[str]:
         (
             facts.batch_statistics,
             "normalise by the statistics of each rank's rows, not of the whole batch: that is no fault of an engine."
-            " `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none",
+            f" `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none {UNTRIED}",
         ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
         (
             facts.overlapping,
             "are different parameters that share memory: an engine that flattens or shards weights copies each of them."
-            " One parameter, of which the forward pass takes parts, trains everywhere",
+            f" Use one parameter, of which the forward pass takes parts {UNTRIED}",
         ),
         (
             facts.complex_valued,
-            "hold complex numbers, which some engines refuse: a real parameter with a last dimension of 2, and"
-            " `torch.view_as_complex` in the forward pass, trains everywhere",
+            "hold complex numbers, which some engines refuse: use a real parameter with a last dimension of 2, and"
+            f" `torch.view_as_complex` in the forward pass {UNTRIED}",
         ),
         (
             facts.sparse,
-            "get sparse gradients, which only some engines take: `sparse=False` trains everywhere",
+            f"get sparse gradients, which only some engines take: use `sparse=False` {UNTRIED}",
         ),
         (
             facts.hooked,
-            "have hooks on their gradients: FSDP gives the model other parameters, on which these hooks don't run. What"
-            " an autograd function changes in the forward pass is changed everywhere",
+            "have hooks on their gradients: FSDP gives the model other parameters, on which these hooks don't run. Let"
+            f" an autograd function do it in the forward pass {UNTRIED}",
         ),
         (
             facts.of_loss,
             "are parameters of the loss and not of the model: no engine reduces their gradients, and nothing here"
-            " trains or compares them. Put them into the model",
+            f" trains or compares them. Put them into the model {UNTRIED}",
         ),
         (
             facts.unregistered,
             "hold weights in a plain list or dictionary: nothing trains, moves or saves them. Use `nn.ModuleList`,"
-            " `nn.ModuleDict` or `nn.ParameterList`",
+            f" `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
         ),
         (
             facts.written,
@@ -96,13 +97,17 @@ def of_model(facts: Facts) -> list[str]:
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
         lines.append(
             f"the loss of all rows at once is {percent(facts.whole_apart)} from the mean of the ranks' losses, as with"
-            " a mean over uneven tokens, or negatives from the batch: ranks train on that mean, and so does the single"
-            " process here"
+            " a mean over uneven tokens, or negatives from the batch: cells are held against both"
         )
     if facts.units and (facts.moved_by_hand or facts.without_root or facts.read_outside):
         lines.append(
             f"{units(facts)}: where these are sharded with others, what is read or moved outside of a forward pass may"
             " do otherwise"
+        )
+    if facts.draws:
+        lines.append(
+            f"draws random numbers ({some(facts.draws)}): each rank draws here what one process draws for its rows. In"
+            " your training, ranks draw what their seeds give them"
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")

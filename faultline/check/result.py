@@ -35,8 +35,13 @@ class CheckResult:
         return findings.ran(self.cells)
 
     @property
+    def decided(self) -> bool:
+        """Whether anything is known of the strategies: nothing is where only a single process could be run."""
+        return findings.decided(self.cells)
+
+    @property
     def agrees(self) -> bool:
-        """Whether every cell that could be run does what one process does, and there is one."""
+        """Whether every cell that could be run does what one process does, and one of several ranks is among them."""
         return findings.agrees(self.cells)
 
     @property

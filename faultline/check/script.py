@@ -88,9 +88,11 @@ def chosen(results: Collection[Result]) -> Result:
 
 
 def exportable(result: Result) -> bool:
-    """Whether a script can show a cell: in one life, on the CPU, and not what a lack of memory may have ended."""
+    """Whether a script can show a cell: in one life, on the CPU, and not what a lack of memory may have ended, or what
+    depends on random numbers."""
     cell = result.cell
     ends = result.outcome in SHOWN and result.signature not in ("SIGKILL", Signature.SILENT_EXIT)
+    ends = ends and not (result.outcome == "diverges" and result.checked.facts.draws)
     return ends and cell.device == "cpu" and cell.life == "straight" and _template(cell).exists()
 
 

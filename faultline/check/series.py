@@ -5,8 +5,7 @@ from pathlib import Path
 
 from faultline.base.packages import TODAY
 from faultline.cells.cell import Cell
-from faultline.check import cell as checked_cell
-from faultline.check import target
+from faultline.check import beside, target
 from faultline.check.result import CheckResult
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -28,7 +27,7 @@ class Series:
             # In the server's folder: if this process is killed, the server removes it.
             folder = tempfile.mkdtemp(dir=self._server.folder, prefix="references-")
             self._references[written] = References(Path(folder))
-        entry = checked_cell.run(model, self._server, self._references[written], cell)
+        entry = beside.run(model, self._server, self._references[written], cell)
         return CheckResult(written, (), (entry,))
 
     def close(self) -> None:

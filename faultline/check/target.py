@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import UsageError
+from faultline.base.near import near
 from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain
 from faultline.ranks import job
@@ -23,7 +24,7 @@ class Target:
     """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
 
     `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
-    `sketched` is as in `job.Target`.
+    `sketched`, `together` and `units` are as in `job.Target`.
     """
 
     file: Path
@@ -32,6 +33,8 @@ class Target:
     path: tuple[str, ...] = ()
     trainer: str = ""
     sketched: bool = False
+    together: bool = False
+    units: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -40,7 +43,7 @@ class Target:
 
     def for_ranks(self, world_size: int) -> job.Target:
         lora, here = dict(self.lora), str(Path.cwd())
-        how = self.path, self.trainer, self.sketched
+        how = self.path, self.trainer, self.sketched, self.together, self.units
         return job.Target(str(self.file), self.function, lora, here, world_size, *how)
 
 
@@ -90,8 +93,11 @@ def search_path() -> tuple[str, ...]:
     )
 
 
-def parse(text: str, lora: str, path: tuple[str, ...] = ()) -> Target:
-    """Read TARGET and --lora; raises UsageError for what can't be one."""
+def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> Target:
+    """Read TARGET, --lora and --units; raises UsageError for what can't be one."""
+    classes = tuple(filter(None, units.split(",")))
+    if not all(name.isidentifier() for name in classes) or (job.ROOT in classes and len(classes) > 1):
+        raise UsageError(f"--units {plain(units)!r}: write the classes of modules, Block,Head, or {job.ROOT} alone")
     name, _, function = text.partition(":")
     file = Path(name).expanduser().resolve()
     if file.is_dir():
@@ -109,7 +115,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = ()) -> Target:
             f"give a config.json, a folder or train.py:build{hub}"
         )
     if file.suffix == ".py":
-        return Target(file, _function(file, name, function), adapter(lora), path)
+        return Target(file, _function(file, name, function), adapter(lora), path, units=classes)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         known = isinstance(content["model_type"], str)
@@ -119,7 +125,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = ()) -> Target:
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
     if function:
         raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
-    return Target(file, "", adapter(lora))
+    return Target(file, "", adapter(lora), units=classes)
 
 
 def _function(path: Path, name: str, function: str) -> str:
@@ -133,15 +139,59 @@ def _function(path: Path, name: str, function: str) -> str:
     known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not function:
         raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
+    if (names := _names(tree)) is not None and function not in names:
+        meant = f"did you mean {' or '.join(alike)}?" if (alike := near(function, known)) else ""
+        has = f"it has {', '.join(map(plain, known)) or 'none'}"
+        raise UsageError(f"{plain(name)} has no function {plain(function)}; {meant or has}")
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
-            arguments = node.args.posonlyargs + node.args.args
-            needed = [each.arg for each in arguments[: len(arguments) - len(node.args.defaults)]]
-            keywords = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            needed += [each.arg for each, default in keywords if default is None]
-            if needed:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name != function:
+            continue
+        inside = _constructor(node, classes) if isinstance(node, ast.ClassDef) else [node]
+        for each in inside:
+            bare = not (node.decorator_list or each.decorator_list)
+            if bare and (needed := _needed(each.args)[0 if each is node else 1 :]):
                 raise UsageError(takes_nothing(function, needed))
     return function
+
+
+def _names(tree: ast.Module) -> set[str] | None:
+    """The names that a file may give to something anywhere in it; None where another file's are all imported."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            if node.name == "*":
+                return None
+            names.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "exec"):
+            return None
+    return names
+
+
+def _constructor(of: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.FunctionDef]:
+    """The `__init__` of a class, or of the nearest class of the same file that it inherits from."""
+    seen: set[str] = set()
+    node: ast.ClassDef | None = of
+    while node and node.name not in seen:
+        seen.add(node.name)
+        if own := [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]:
+            return [*own]
+        node = next(
+            (classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes), None
+        )
+    return []
+
+
+def _needed(arguments: ast.arguments) -> list[str]:
+    """The arguments that have no default."""
+    positional = arguments.posonlyargs + arguments.args
+    needed = [each.arg for each in positional[: len(positional) - len(arguments.defaults)]]
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return needed + [each.arg for each, default in keywords if default is None]
 
 
 def adapter(text: str) -> dict[str, object]:

@@ -54,7 +54,8 @@ class Tried:
         [(word, text, cells)] = listed.rows([self.fate])
         cells += MEASURED[self.fate.scope]
         if not self.results:
-            return word, text, cells + ("; your model checkpoints by itself: change that in it" if self.fixed else "")
+            fixed = "your model checkpoints by itself: change that in it"
+            return word, text, f"{cells}; {fixed if self.fixed else 'not tried on your model'}"
         under = words.grouped(dict.fromkeys(result.cell.strategy for result in self.results), ())
         there = f"your model under {under}: {self.helped} of {count(len(self.results), 'cell')}"
         return self.word, text, f"{there}; in the catalogue {word}, {cells}"

@@ -1,11 +1,13 @@
 """The findings of a check, on the terminal and for machines."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
@@ -14,7 +16,8 @@ from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
 from faultline.check import remarks, script
-from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
+from faultline.check.beside import BESIDE, BLOCKS, ROWS, SHARES, UNITS, alike
+from faultline.check.findings import Form, Group, agrees, causes, decided, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
@@ -32,8 +35,8 @@ LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 400  # characters of an error
 # What the answer for machines has of a cell's result.
 CELL = """
-    id outcome signature detail rank finding raised_in at apart by_rank collectives shows errors worst_parameter
-    relative_error
+    id outcome signature detail rank finding raised_in at apart by_rank collectives shows causes beside errors
+    worst_parameter relative_error
 """.split()
 
 
@@ -62,12 +65,29 @@ def show(
         terminal.tables(console, results, progress.UNLIKE_ALONE)
     for text in impossible(results):
         write_line(console, text, "dim")
+    for text in other_units(results):
+        write_line(console, text)
     shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
     for group in groups(results):
         write_line(console)
         _group(console, target, options, group, results, more, shown)
     write_line(console)
     write_line(console, verdict(results))
+
+
+def other_units(results: Sequence[Result]) -> list[str]:
+    """The cells that come out otherwise with other units of FSDP, one line for each way."""
+    by_outcome: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        for each in result.checked.beside:
+            if each.what in (UNITS, BLOCKS):
+                by_outcome.setdefault((each.what, result.outcome, each.outcome), []).append(result)
+    lines = []
+    for (what, outcome, other), same in by_outcome.items():
+        detail = next(each.detail for each in same[0].checked.beside if each.what == what)
+        why = f": {cut(detail, DETAIL)}" if detail else ""
+        lines.append(f"depends on units  {_where(same, results)}: {outcome} here, and {other} {BESIDE[what]}{why}")
+    return lines
 
 
 def impossible(results: Sequence[Result]) -> list[str]:
@@ -86,8 +106,8 @@ def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
 
 def verdict(results: Sequence[Result]) -> str:
     """The answer in a line."""
-    if not ran(results):
-        return f"No cell could be run: {one_line(results[0].detail)}."
+    if not decided(results):
+        return f"UNKNOWN: {'only a single process' if ran(results) else 'no cell'} could be run. {_needed(results)}"
     faults = sum(result.signature == Signature.OWN_FAULT for result in results)
     unproven = sum(result.outcome == "invalid" for result in results) - faults
     wrong = sum(not fine(result) for result in results) - unproven - faults
@@ -107,10 +127,33 @@ def verdict(results: Sequence[Result]) -> str:
         if trained > 1
         else "The configuration that can be run trains"
     )
-    answer = f"{who} like a single process: every gradient and weight agrees."
+    answer = f"{who} like a single process: every gradient and weight agrees{_with_what(results)}."
+    if other_units(results):
+        answer += " Some come out otherwise with other units of FSDP."
     if never := cut_off(facts_of(results)):
         answer += f" But {some(never)} never move, not even in a single process."
     return answer
+
+
+def _with_what(results: Sequence[Result]) -> str:
+    """With which reference the cells that train agree, where it isn't with both."""
+    every = Counter(alike(result) for result in results if result.outcome == "trains")
+    if not {*every} - {(SHARES, ROWS)}:
+        return ""
+    parts = []
+    for agreed, number in every.items():
+        no = [what for what in (SHARES, ROWS) if what not in agreed]
+        of = f"in {number} " if len(every) > 1 else ""
+        but = "".join(f", and not with {BESIDE[what]}" for what in no)
+        parts.append(f"{of}with {' and '.join(BESIDE[what] for what in agreed)}{but}")
+    return f" {'; '.join(parts)}"
+
+
+def _needed(results: Sequence[Result]) -> str:
+    """What it would take to know something of the strategies, where none could be run."""
+    others = [result for result in results if strategies.distributed(result.cell.strategy)]
+    why = dict.fromkeys(cut(result.detail, DETAIL) for result in others or results if result.outcome == "impossible")
+    return f"What stands against the others: {'; '.join(why)}." if why else "Ask for other strategies with --strategy."
 
 
 def _group(
@@ -146,15 +189,17 @@ def _group(
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     one = form.results[0]
     symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
-    head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
+    signature = form.signature or one.signature
+    every = ", ".join(signature if each == one.signature else each for each in causes(one))
+    head = Text(f"{symbol} {named(one.outcome, every)}", style=style)
     write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
         write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")
         return
     by_words = words(form)
-    for alike in by_words:
-        of = f"{_where(alike, results)}: " if len(by_words) > 1 else ""
-        write_line(console, f"  {of}{cut(alike[0].detail, DETAIL)}")
+    for same in by_words:
+        of = f"{_where(same, results)}: " if len(by_words) > 1 else ""
+        write_line(console, f"  {of}{cut(same[0].detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
         write_line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
     for text in map(differing, worst(one)[:SHOWN]):
@@ -166,6 +211,9 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         write_line(console, f"  {COMPARED[fact]}")
     if difference := one.finding.first:
         write_line(console, f"  first differs: {where(difference)}")
+    for each in one.checked.beside:
+        if each.what in (SHARES, ROWS):
+            write_line(console, f"  {BESIDE[each.what]}: {cut(each.detail, DETAIL) or 'agrees'}")
     for names in one.checked.apart:
         write_line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
@@ -211,7 +259,7 @@ def as_json(results: Sequence[Result], more: Sequence[Result] = ()) -> dict[str,
     facts = facts_of(results).as_json()
     cells = ({**result.checked.as_json(), **result.as_json()} for result in results)
     return {
-        "agrees": agrees(results),
+        "agrees": agrees(results) if decided(results) else None,
         "model": {key: value for key, value in facts.items() if key not in ("order", "inside", "entered")},
         "cells": [{key: cell.get(key) for key in CELL} for cell in cells],
         "problems": [_problem(group, (*results, *more)) for group in groups(results)],

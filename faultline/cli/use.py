@@ -66,6 +66,10 @@ def check(
     lora: Annotated[str, Parameter(metavar="r=8,target=all-linear", help="Add an adapter of PEFT.")] = "",
     stack: Annotated[Stack, Parameter(help="Other versions: a name from stacks/, or trl==1.12.0.")] = "",
     python: Python = "",
+    units: Annotated[
+        str,
+        Parameter(metavar="CLASSES", help="Classes of FSDP's units: Block,Head, or root for the model alone."),
+    ] = "",
     places: options.Places = options.EVERYWHERE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest check, if it is of the same model.")] = False,
@@ -87,6 +91,7 @@ def check(
         *(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json),
         resume=resume,
         export=str(export),
+        units=units,
     )
     return command.run(request)
 

@@ -1,6 +1,8 @@
 """Gradient checkpointing: switching it on, and seeing from the live run which mode is in force."""
 
 import inspect
+import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +11,8 @@ from unittest import mock
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
+
+from faultline.base.paths import PACKAGE
 
 
 def enable(model: Any, mode: str) -> None:
@@ -43,6 +47,7 @@ class Watch:
         self._modules = set(model.modules())
         self._applying = False
         self.recomputed = self.without_grad = self.forwards = 0
+        self._in_checkpoint = False
         self._handle = register_module_forward_pre_hook(self._on_forward)
 
     def _on_forward(self, module: torch.nn.Module, args: Any) -> None:
@@ -51,6 +56,7 @@ class Watch:
         self.forwards += 1
         if torch._C._current_graph_task_id() != -1:
             self.recomputed += 1
+            self._in_checkpoint = self._in_checkpoint or in_checkpoint()
         elif self._applying and not torch.is_grad_enabled():
             self.without_grad += 1
 
@@ -96,8 +102,19 @@ class Watch:
 
     def evidence(self) -> dict[str, object]:
         """What was seen; `off` where nothing was, be it that there was no time for it."""
-        mode = "reentrant" if self.without_grad else "non-reentrant" if self.recomputed else "off"
+        mode = "reentrant" if self.without_grad else "non-reentrant" if self._in_checkpoint else "off"
         return {"checkpointing_seen": mode, "recomputed": self.recomputed, "forwards": self.forwards}
+
+
+def in_checkpoint() -> bool:
+    """Whether a checkpoint runs a module again, by its file: a hook of a model's own may do so for other reasons."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame:
+        file = frame.f_code.co_filename
+        if "checkpoint" in file.rpartition("/")[2] and not file.startswith(str(PACKAGE)):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class CutOff:

@@ -104,7 +104,12 @@ def compare(
         bad = {name.partition(":")[0] for name in step.bad} if not index else set()
         factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
         step.factors = {kind: times for kind, times in factors.items() if times}
-        if trace.outputs and trace.outputs[index]:
+        for kind in bad - step.factors.keys():
+            names = [name for name in sides[kind][1] if f"{kind}:{name}" in step.bad]
+            run, want = ({name: side[name] for name in names if name in side} for side in sides[kind][:2])
+            if len(names) > 1 and (times := factor(run, want, TOLERANCE[precision])):
+                step.partial |= {kind: times}
+        if trace.outputs and trace.outputs[index] and reference.outputs[before + index]:
             outputs = [run.outputs[at + index] for run, at in runs]
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
         if trace.buffers and trace.buffers[index]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+ROOT = "root"  # in place of the classes of FSDP's units: the model is the only one
 FIRST, SECOND = 1, 2
 """The halves of an interrupted life: one is trained and saved, the other loaded and trained on."""
 
@@ -20,6 +21,8 @@ class Target:
     `lora` are keywords of LoraConfig, empty without; `cwd` is the folder that its ranks work in. Among `world_size`
     ranks the rows of a batch are shared, in the reference too. `path` has folders in which it looks for modules.
     `trainer` names what trains it, if it isn't a plain loop. With `sketched`, ranks report a sketch of what it did.
+    `together`: its reference has all rows in one batch, and isn't the mean over the ranks' rows. `units` are the
+    classes of FSDP's units, or ROOT alone; if there are none, they are chosen.
     """
 
     file: str
@@ -30,6 +33,8 @@ class Target:
     path: Sequence[str] = ()
     trainer: str = ""
     sketched: bool = False
+    together: bool = False
+    units: Sequence[str] = ()
 
 
 def importable(file: Path, path: Sequence[str]) -> tuple[str, list[str]]:

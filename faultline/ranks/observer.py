@@ -34,6 +34,10 @@ class Observer:
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
         self.own_backward = False
+        self.generators: list[Any] = []  # of random numbers, that the model or its loss has by itself
+        self.drew = False
+        self.draws: list[str] = []
+        self.by_rows = True  # whether outputs are of a rank's rows, and can be compared
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
@@ -125,7 +129,7 @@ class Observer:
         call = self._calls[self.share, name]
         self._order.setdefault(name)
         first = next(tensors(output), None)
-        if first is not None:
+        if first is not None and self.by_rows:
             self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
             if self._reads and first.grad_fn:
                 first.grad_fn.register_prehook(self._on_backward)
@@ -154,6 +158,7 @@ class Observer:
             unfrozen=tuple(self._unfrozen),
             double_backward=self._double_backward,
             own_backward=self.own_backward,
+            draws=tuple(self.draws or ["a place that isn't known"] * self.drew),
             without_root=tuple(self._without_root),
             without_unit=tuple(self._without_unit),
             overlapping=tuple(overlapping(self._model)) if self._reads else (),

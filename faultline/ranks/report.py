@@ -70,7 +70,8 @@ class Step:
 
     Names in `bad`, `nan` and `rounding` have the kind before them, as ``gradients:embed.weight``; `rounding` has how
     many times the noise an error is that rounding explains, `factors` by kind how many times the reference's all of the
-    step is, `outputs` the errors of modules where those were observed, and `buffers` those of buffers that are bad.
+    step is, `partial` the same of those alone that are bad, `outputs` the errors of modules where those were observed,
+    and `buffers` those of buffers that are bad.
     """
 
     gradients: Mapping[str, float] | None = None
@@ -80,6 +81,7 @@ class Step:
     nan: list[str] = field(default_factory=list)
     rounding: dict[str, float] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
+    partial: dict[str, float] = field(default_factory=dict)
     outputs: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, float] = field(default_factory=dict)
 

@@ -3,6 +3,8 @@
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import torch
@@ -275,16 +277,23 @@ def _restored(copied: tuple[Any, Any]) -> Any:
             value.data.copy_(held)
     elif isinstance(value, dict):
         entries = {key: _restored(each) for key, each in held.items()}
-        value.clear()
-        value.update(entries)
+        if [*map(id, chain(*value.items()))] != [*map(id, chain(*entries.items()))]:
+            _refill(value, value.update, entries)
     elif isinstance(value, list | deque):
         parts = [_restored(each) for each in held]
-        value.clear()
-        value.extend(parts)
+        if [*map(id, value)] != [*map(id, parts)]:
+            _refill(value, value.extend, parts)
     elif isinstance(value, tuple):
         for each in held:
             _restored(each)
-    elif isinstance(value, set):
-        value.clear()
-        value.update(held)
+    elif isinstance(value, set) and value != held:
+        _refill(value, value.update, held)
     return value
+
+
+def _refill(value: Any, put: Callable[[Any], None], content: Any) -> None:
+    """Let a container hold this again, unless it can't be changed: that of a library may refuse it in any way."""
+    with suppress(Exception):
+        put(type(content)())  # raises before anything is lost
+        value.clear()
+        put(content)

@@ -42,10 +42,12 @@ def never_moved(report: Report) -> set[str]:
     return {name for step in report.steps[-1:] for name in step.unmoved} - moved
 
 
-def factor(cell: Cell, reports: Sequence[Report]) -> Factor | None:
-    """The factor that all ranks have in common in their first step, of their gradients where those were read."""
+def factor(cell: Cell, reports: Sequence[Report], partial: bool = False) -> Factor | None:
+    """The factor that all ranks have in common in their first step, of their gradients where those were read; if
+    `partial`, of those alone that are wrong."""
     for kind in KINDS:
-        factors = [report.steps[0].factors.get(kind) for report in reports if report.steps]
+        first_steps = [report.steps[0] for report in reports if report.steps]
+        factors = [(step.partial if partial else step.factors).get(kind) for step in first_steps]
         known = [each for each in factors if each]
         tolerance = max(CLOSE, TOLERANCE[cell.precision])
         if known and len(known) == len(factors) and all(math.isclose(x, known[0], rel_tol=tolerance) for x in known):

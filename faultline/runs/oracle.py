@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from faultline.base import traces
 from faultline.base.errors import CheckFailed, Impossible
@@ -17,6 +18,13 @@ from faultline.runs import differences, proof
 from faultline.runs.nodes import Ended
 
 
+class Cause(NamedTuple):
+    """One way in which the numbers of a cell are wrong, in words."""
+
+    signature: str
+    detail: str
+
+
 @dataclass(frozen=True)
 class Judgement:
     outcome: Outcome
@@ -26,6 +34,7 @@ class Judgement:
     worst_parameter: str = ""
     relative_error: float | None = None
     finding: Finding = field(default_factory=Finding)
+    causes: tuple[Cause, ...] = ()  # where the numbers are wrong in several ways, the gravest first
 
 
 def judge(
@@ -194,28 +203,36 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
         worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
         error = float(largest.error)
     wrong = differences.finding(cell, reports, order)
+    buffers = differences.of_buffers(reports)
+    beside: tuple[Cause, ...] = (Cause(buffers[1], buffers[2]),) if buffers else ()
     for report in reports:
         for number, step in report.numbered():
             if step.nan:
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
-                detail = f"not a number: {place}"
-                return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
+                causes = (Cause(Signature.NAN, f"not a number: {place}"), *beside)
+                return _wrong(causes, causes[0].signature, place, None, wrong)
     if any(report.begun for report in reports):
         return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
-    buffers = differences.of_buffers(reports)
-    if buffers and buffers[0] <= _first_bad(reports):
-        return Judgement(Outcome.DIVERGES, *buffers[1:], None, worst, error, wrong)
+    causes = beside
     if any(step.bad for report in reports for step in report.steps):
-        signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
         parts = [described(wrong.factor)] if wrong.factor else []
         parts += [differing(largest)] if largest else []
         parts += [f"never moved: {wrong.names}"] if wrong.unmoved else []
-        parts += [buffers[2]] if buffers else []
         parts += differences.of_batches(reports)
-        return Judgement(Outcome.DIVERGES, signature, "; ".join(parts), None, worst, error, wrong)
+        causes = (Cause(Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS, "; ".join(parts)), *beside)
+    if causes:
+        # What buffers hold is named first where it may be the reason for the rest.
+        named = beside[0] if buffers and buffers[0] <= _first_bad(reports) else causes[0]
+        return _wrong(causes, named.signature, worst, error, wrong)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
+
+
+def _wrong(causes: tuple[Cause, ...], signature: str, worst: str, error: float | None, finding: Finding) -> Judgement:
+    """The judgement on numbers that are wrong in these ways, one of which has its signature."""
+    detail, several = "; ".join(cause.detail for cause in causes), causes if len(causes) > 1 else ()
+    return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error, finding, several)
 
 
 def _first_bad(reports: Sequence[Report]) -> float:

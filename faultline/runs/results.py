@@ -20,7 +20,7 @@ from faultline.cells.finding import Finding, Number
 from faultline.ranks.facts import Facts
 from faultline.ranks.report import KINDS, Deviation, RankError, Report, Sketch
 from faultline.runs.nodes import STILL_RUNNING, Ended, RankEnd
-from faultline.runs.oracle import Judgement
+from faultline.runs.oracle import Cause, Judgement
 from faultline.strategies import Evidence
 
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
@@ -52,14 +52,25 @@ class RankResult:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What a cell did where `what` was otherwise, one of beside.BESIDE; without an outcome, `detail` says why it wasn't
+    run."""
+
+    what: str
+    outcome: str
+    signature: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class Checked:
     """What only the check of a model adds to a result.
 
     `raised_in` is the module whose forward pass ended in the cell's error, `at` the lines of the model's files that
     the error came through, or in which each rank of a hang waits, `apart` weights that were tied, `by_rank` modules
     that ran on some ranks only, `collectives` those that the model calls by itself, `shows` names of `known.COMPARED`,
-    and `facts` what was seen in one process, on the rows of as many ranks. `sketch` is rank 0's, where one was asked
-    for.
+    `causes` the ways in which its numbers are wrong if there are several, `beside` other runs of it, and `facts` what
+    was seen in one process, on the rows of as many ranks. `sketch` is rank 0's, where one was asked for.
     """
 
     raised_in: str | None = None
@@ -68,6 +79,8 @@ class Checked:
     by_rank: tuple[str, ...] = ()
     collectives: tuple[str, ...] = ()
     shows: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    beside: tuple[Beside, ...] = ()
     facts: Facts = field(default_factory=Facts)
     sketch: Sketch | None = None
 

@@ -47,10 +47,10 @@ class References:
     def file(self, server: RankServer, cell: Cell, target: Target | None = None) -> Reference:
         """The reference for a cell, or why it could not be made.
 
-        That of a `target` is one for each world size.
+        That of a `target` is one for each world size, and one for all rows together.
         """
         of = reference(cell)
-        name = f"{of.id}/{target.world_size}" if target else of.id
+        name = f"{of.id}/{target.world_size}{'/together' * target.together}" if target else of.id
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._made:
                 job = Job(of.id, reference=str(self._file(name)), record=True, target=target)

@@ -12,6 +12,7 @@ from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
     clean,
+    least_units,
     load_shards,
     named,
     nbytes,
@@ -217,6 +218,7 @@ def evidence(model: Any) -> dict[str, object]:
         "wrapper": type(model).__name__,
         "sharding": model.sharding_strategy.name if units else None,
         "units": len(units),
+        "least_units": least_units(model),
         "shard_groups": nodes.ranks_of(unit.process_group for unit in units),
         "replica_groups": nodes.ranks_of(u._inter_node_pg for u in units if hasattr(u, "_inter_node_pg")),
         "bytes_held": held,
@@ -234,7 +236,7 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
     # FSDP1 itself turns every strategy into NO_SHARD when there is one rank.
     sharding = options.sharding if evidence["world_size"] > 1 else "NO_SHARD"
     wrong = [] if evidence["sharding"] == sharding else [f"sharding is {evidence['sharding']}, not {sharding}"]
-    if evidence["units"] < 2:
+    if evidence["units"] < evidence.get("least_units", 2):
         wrong.append(f"{evidence['units']} FSDP unit, not one per block")
     if sharding != "NO_SHARD" and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")

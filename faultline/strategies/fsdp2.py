@@ -12,6 +12,7 @@ from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, n
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
+    least_units,
     load_shards,
     named,
     nbytes,
@@ -173,6 +174,7 @@ def evidence(model: Any) -> dict[str, object]:
     return {
         "wrapper": next((base.__name__ for base in type(model).__mro__ if base.__name__ == "FSDPModule"), "none"),
         "units": len(units),
+        "least_units": least_units(model),
         # The root doesn't reshard, nor does accelerate's group of norm and head.
         "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups[1:]),
         "shard_groups": nodes.ranks_of(group.mesh_info.shard_process_group for group in groups if group),
@@ -193,8 +195,10 @@ def prepared(options: Options) -> dict[str, object]:
 def doubts(options: Options, evidence: Evidence) -> list[str]:
     if evidence["wrapper"] != "FSDPModule":
         return ["fully_shard was not applied to the model"]
-    wrong = [] if evidence["units"] >= 2 else [f"{evidence['units']} FSDP unit, not one per block"]
-    if evidence["reshard_after_forward"] != options.reshard_after_forward:
+    least = evidence.get("least_units", 2)
+    wrong = [] if evidence["units"] >= least else [f"{evidence['units']} FSDP unit, not one per block"]
+    # The root by itself doesn't reshard after its forward pass, whatever it is told.
+    if evidence["reshard_after_forward"] != options.reshard_after_forward and least > 1:
         wrong.append(f"reshard_after_forward is {evidence['reshard_after_forward']}")
     if evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")

@@ -9,6 +9,7 @@ from faultline.base.errors import Impossible
 from faultline.strategies import Gradients, Setup, Tensors, Wrapped
 
 SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
+ONLY_UNIT = "_is_the_only_unit"  # a model that is to be FSDP's only unit
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -37,13 +38,20 @@ def blocks(model: Any) -> set[type]:
 def units(model: Any) -> list[Any]:
     """The blocks that become FSDP units, outer before inner: those that `targets.keep_together` didn't mark.
 
-    Raises Impossible where there is none: the root alone would be no sharding by blocks.
+    Raises Impossible where there is none, unless the model is to be the only unit: that is no sharding by blocks.
     """
+    if least_units(model) == 1:
+        return []
     classes = tuple(blocks(model))
     whole_blocks = [m for m in model.modules() if isinstance(m, classes) and not getattr(m, SHARES, False)]
     if not whole_blocks:
         raise Impossible("no part of the model can be an FSDP unit of its own, so nothing would be sharded by blocks")
     return whole_blocks
+
+
+def least_units(model: Any) -> int:
+    """How many units FSDP has to have at least, the root among them."""
+    return 1 if getattr(model, ONLY_UNIT, False) else 2
 
 
 def all_gather(shards: list[Any], group: Any = None) -> list[Any]:

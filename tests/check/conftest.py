@@ -21,7 +21,9 @@ def run(shared_server, tmp_path_factory):
     """
     made = {}
 
-    def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora="", life="straight", inject=""):
+    def run(
+        what, strategy="ddp", mode="off", precision="fp32", world=2, lora="", life="straight", inject="", of=checking
+    ):
         key = str(what), lora
         if key not in made:
             folder = tmp_path_factory.mktemp("references")
@@ -33,6 +35,6 @@ def run(shared_server, tmp_path_factory):
             made[key] = asked, References(folder)
         asked, references = made[key]
         cell = Cell("check", "model", strategy, mode, precision, world, life=life)
-        return checking.run(target.parse(asked, lora), shared_server, references, cell, inject)
+        return of.run(target.parse(asked, lora), shared_server, references, cell, inject)
 
     return run

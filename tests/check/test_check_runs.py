@@ -9,7 +9,7 @@ import pytest
 from faultline import strategies
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
-from faultline.check import findings, known, next_steps, remarks
+from faultline.check import beside, findings, known, next_steps, remarks
 from faultline.programs import planted_saves
 from tests.support.night import sampled
 
@@ -173,8 +173,6 @@ def test_what_ranks_start_with_unlike_is_a_start_and_no_drift(run, strategy, mod
         # A WGAN that ZeRO trains otherwise.
         ("clipped", "zero2", "diverges", "the forward pass writes them"),
         ("of_the_wrapper", "ddp", "raises", "getattr(model, 'module', model).number"),
-        # DINO's centre is the mean over ranks, which is no engine's fault and no state of a rank's own.
-        ("centred", "fsdp2", "diverges", "for others' values (all_reduce (own_models.py:"),
         # A collective of one rank alone: ranks that wait for each other, or a crash in gloo's words.
         ("of_one_rank", "ddp", "crashes", "a rank was sent"),
         ("of_one_rank", "zero2", "hangs", "Every rank has to call"),
@@ -189,6 +187,15 @@ def test_what_a_check_saw_is_said(run, model, strategy, outcome, text):
     assert "ranks keep their own" not in lines
     at = "rank 0: own_models.py:"
     assert outcome != "hangs" or (result.checked.at[0].startswith(at) and result.checked.at[0].endswith(" in asking"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
+def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, strategy):
+    """Breaks when DINO's centre, which is the mean over ranks, is called a difference."""
+    result = run("centred", strategy, of=beside)
+    [named] = result.checked.collectives  # an engine's are none of the model's
+    assert named.startswith("all_reduce (own_models.py:")
+    assert (result.outcome, beside.alike(result)) == ("trains", ("rows",)), "it is the mean over all rows"
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
@@ -292,8 +299,7 @@ def test_blocks_that_the_models_own_checkpoints_cut_off_are_named(run, strategy)
         ("exits", r"exits \(code 3\)", "sys.exit(3)"),
         ("dies", "left with exit code 5$", ""),
         ("fails", "AttributeError: 'NoneType' object has no attribute 'shape'", "return value.shape"),
-        ("a_little_random", "random numbers that the model draws", ""),
-        ("nothing", "no function nothing; it has ", ""),
+        ("unseeded", "random numbers that the model draws", ""),
         ("unguarded", r"torch\.distributed\.is_initialized", "all_reduce(out.detach().clone())"),
     ],
 )

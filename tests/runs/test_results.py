@@ -135,11 +135,13 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
     first = Difference(1, 0, "backward", "head", "nan", "head.w")
     finding = Finding(Factor("gradients", 0.5, ("1 / world size",)), ("a", "b"), 12, first)
     lists = ("train.py:3 in f: x",), (("a", "b"),), ("extra",), ("all_reduce (a.py:3)",), ("bypassed",)
-    checked = Checked("head", *lists, facts)
+    others = (Cause("differs", "w"), Cause("buffers-apart", "b")), (Beside("rows", "trains", "", ""),)
+    checked = Checked("head", *lists, *others, facts)
     whole = replace(fake(CELLS[0]), checked=checked, finding=finding)
     write(folder, [whole, fake(CELLS[1])])
     one, other = map(json.loads, folder.cells.read_text().splitlines())
-    assert one.keys() - other.keys() == {"raised_in", "at", "apart", "by_rank", "collectives", "shows", "facts"}
+    only = {"raised_in", "at", "apart", "by_rank", "collectives", "shows", "causes", "beside", "facts"}
+    assert one.keys() - other.keys() == only
     assert one["facts"]["class"] == "Tiny" and one["finding"]["first"]["error"] == "nan"
     assert folder.results() == [whole, fake(CELLS[1])]
 

@@ -484,7 +484,8 @@ def waits():
     time.sleep(3600)
 
 
-def a_little_random():
+def unseeded():
+    """Draws what no seed decides."""
     model = Model()
-    model.layers[0].register_forward_hook(lambda module, args, output: output + 0.02 * torch.randn_like(output))
+    model.layers[0].register_forward_hook(lambda module, args, output: output + 0.5 * os.urandom(1)[0] / 256)
     return model, loss, batch()

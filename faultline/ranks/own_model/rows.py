@@ -1,6 +1,7 @@
 """The rows of each rank of somebody's own batch, and the loss of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from faultline.base.errors import Refused
 from faultline.ranks.observer import Observer, tensors
+from faultline.ranks.own_model import draws
 from faultline.ranks.state import Snapshot
 from faultline.scenario import mapped, to
 from faultline.strategies import ROWS, Setup
@@ -21,6 +23,7 @@ class Rows:
     rank: int
     batch: Any
     last: bool = True
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,18 @@ def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
     """
     give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
     if world_size > 1 or world == 1:
-        return Rows(rank, give(number, rank, world_size))
+        return Rows(rank, give(number, rank, world_size), step=number)
     step, rank = divmod(number, world)
-    return Rows(rank, give(step, rank, world), rank == world - 1)
+    return Rows(rank, give(step, rank, world), rank == world - 1, step)
+
+
+def together(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
+    """The rows of all ranks in a step as one batch; raises Refused where they can't be one."""
+    every = [of(batch, world, number, each, world).batch for each in range(world)]
+    try:
+        return Rows(0, joined(every), step=number)
+    except (RuntimeError, ValueError) as error:  # each of another shape
+        raise Refused(f"the rows of {world} ranks can't be put into one batch: {error}") from error
 
 
 def loss_of(
@@ -68,9 +80,13 @@ def loss_of(
     cast = dtype if dtype == torch.bfloat16 or observer.cast else None
     observer.share = rows.rank
     before = {each: gradient.clone() for each, gradient in gradients(model).items()} if alone else {}
-    number = scalar(loss(model, to(rows.batch, setup.device, cast)))
+    batch = to(rows.batch, setup.device, cast)
+    draws.seed(rows.step, rows.rank, observer.generators)
+    seeded = draws.states(observer.generators) if alone else ()
+    number = scalar(loss(model, batch))
     if alone is None:
         return number
+    observer.drew = observer.drew or draws.states(observer.generators) != seeded
     for parameter, gradient in gradients(model).items():
         was = before.get(parameter, torch.zeros_like(gradient))
         if not torch.equal(gradient, was):
@@ -111,6 +127,9 @@ def whole_apart(
         start.restore()
         return loss_of(loss, observer, setup, None, model, Rows(rank, batch)).item()
 
+    if observer.drew:
+        with suppress(Exception):  # it ran before, so nothing is to be said of an error here
+            observer.draws = draws.places(lambda: take(0, every[0]), observer.generators)
     try:
         with torch.no_grad():
             mean = sum(take(rank, batch) for rank, batch in enumerate(every)) / world

@@ -21,13 +21,12 @@ from faultline.base.errors import Impossible, Refused
 from faultline.cells.finding import some
 from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
-from faultline.ranks.observer import Observer, tied
+from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, collectives, dropout, rows, shrink
+from faultline.ranks.own_model import beside, collectives, draws, dropout, rows, shrink, units
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
-from faultline.strategies.shared import SHARES, blocks
 
 HALF = (torch.bfloat16, torch.float16)
 LARGEST = 20_000_000  # parameters: what is checked here is trained several times over, on a CPU
@@ -59,18 +58,21 @@ class Module:
         called.clear()  # what makes a model trains nothing
         model, loss, batch = parts(built)
         model, cast = in_fp32(model)
-        model = ready(model, self.target.lora)
+        model = ready(model, self.target.lora, self.target.units)
         observer = Observer(model, alone=setup.reference)
         observer.collectives = called
         observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if loss is None:
             loss = own_model_batch.loss
             batch, observer.not_fed = own_model_batch.of(model)
-        shares = self.target.world_size if setup.reference else 0
+        together = self.target.together and setup.reference
+        shares = (1 if together else self.target.world_size) if setup.reference else 0
+        observer.by_rows = not together
         holders = beside.holders(loss, model)
+        observer.generators = draws.own([*model.modules(), *holders])
         observer.of_loss = beside.parameters(holders, model)
         observer.unregistered = beside.unregistered(model)
-        give = partial(rows.of, batch, self.target.world_size)
+        give = partial(rows.together if together else rows.of, batch, self.target.world_size)
         return Scenario(
             model,
             partial(rows.loss_of, loss, observer, setup, rows.OneProcess(shares) if shares else None),
@@ -103,8 +105,8 @@ def in_fp32(model: Any) -> tuple[Any, list[str]]:
     return (model._apply(lambda each: each.float() if each.dtype in HALF else each) if cast else model), cast
 
 
-def ready(model: Any, lora: Mapping[str, object]) -> Any:
-    """A model that can be trained under every strategy, with an adapter where one is asked for."""
+def ready(model: Any, lora: Mapping[str, object], classes: Sequence[str] = ()) -> Any:
+    """A model that can be trained under every strategy, with an adapter and the units that are asked for."""
     if lora:
         model = add_lora(model, lora)
     check(model)
@@ -113,8 +115,7 @@ def ready(model: Any, lora: Mapping[str, object]) -> Any:
         model.train()
     if getattr(getattr(model, "config", None), "use_cache", False):
         model.config.use_cache = False  # training with it warns, or fails where layers are recomputed
-    keep_together(model)
-    name_blocks(model)
+    units.choose(model, classes)
     return model
 
 
@@ -222,46 +223,6 @@ def check(model: torch.nn.Module) -> None:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise Refused("no parameter of the model is trainable")
-
-
-def name_blocks(model: torch.nn.Module) -> None:
-    """Give a model that names no blocks for FSDP those that it has in lists, else its parts; never itself."""
-    if blocks(model):
-        return
-    inside = [layer for module in model.modules() if isinstance(module, torch.nn.ModuleList) for layer in module]
-    names: set[str] = set()
-    # PEFT calls the model that it wraps, and none of what is around that.
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    for among in (inside, whole.children()):
-        names = names or {type(module).__name__ for module in among if _wrappable(module, model)}
-    model._no_split_modules = sorted(names)
-
-
-def _wrappable(module: torch.nn.Module, model: torch.nn.Module) -> bool:
-    """Whether it can be a unit: it has a forward pass and parameters of its own, and is of another class than all."""
-    without_forward = type(module).forward is torch.nn.Module.forward  # lists of modules or parameters
-    if without_forward or type(module) is type(model):
-        return False
-    return any(True for _ in module.parameters()) and not getattr(module, SHARES, False)
-
-
-def keep_together(model: torch.nn.Module) -> None:
-    """Mark the modules that can't be an FSDP unit: one of their parameters is in a module outside of them as well, or
-    is read by it.
-
-    `fully_shard` and FSDP1 ask for shared parameters to be in one unit, which the root then is. Attention of torch
-    reads the weight of its `out_proj`, whose own forward pass never runs.
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.MultiheadAttention):
-            setattr(module.out_proj, SHARES, True)
-    prefixes: dict[torch.nn.Module, tuple[str, ...]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        prefixes[module] = (*prefixes.get(module, ()), f"{name}." if name else "")
-    for names in tied(model):
-        for module, places in prefixes.items():
-            if 0 < sum(name.startswith(places) for name in names) < len(names):
-                setattr(module, SHARES, True)
 
 
 def add_lora(model: Any, keywords: Mapping[str, object]) -> Any:

@@ -30,7 +30,7 @@ def described(target: Target) -> dict[str, object]:
     config = "" if target.function else model.config.to_json_string(use_diff=True)
     model_class = "" if target.function else type(model).__name__
     model, cast = own_model.in_fp32(model)
-    model = own_model.ready(model, target.lora)
+    model = own_model.ready(model, target.lora, target.units)
     given = "" if loss else source(own_model_batch.of(model)[0])
     try:
         names = sorted({type(each).__name__ for each in units(model)})

@@ -1,0 +1,80 @@
+"""What else a cell of a check is run against, or with, and what it agrees with."""
+
+from dataclasses import replace
+
+from faultline.base.errors import TargetFailed
+from faultline.base.text import one_line
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import Cell
+from faultline.check import cell as checked_cell
+from faultline.check.target import Target
+from faultline.ranks.job import ROOT
+from faultline.runs.results import Beside, Result
+from faultline.runs.runner import References
+from faultline.runs.supervisor import RankServer
+
+SHARES, ROWS, UNITS, BLOCKS = "shares", "rows", "root only", "blocks"
+BESIDE = {
+    SHARES: "the mean of the ranks' losses in one process",
+    ROWS: "one process on all rows",
+    UNITS: "with the root as FSDP's only unit (--units root)",
+    BLOCKS: "with each block as a unit of FSDP",
+}
+"""What else a cell is run against, or with."""
+NOTHING = 1e-3  # of a loss: so much is rounding
+
+
+def beside(result: Result, what: str) -> Beside | None:
+    """Another run of a cell, if there was one."""
+    return next((each for each in result.checked.beside if each.what == what), None)
+
+
+def alike(result: Result) -> tuple[str, ...]:
+    """What a cell that trains agrees with: the mean of the ranks' losses, one process on all rows, or both, which are
+    one where the loss is a mean over rows."""
+    others = {each.what: each.outcome for each in result.checked.beside if each.what in (SHARES, ROWS)}
+    return tuple(what for what in (SHARES, ROWS) if others.get(what, Outcome.TRAINS) == Outcome.TRAINS)
+
+
+def added(result: Result, what: str, other: Result | str) -> Result:
+    """A result with what another run of its cell did, or why there was none."""
+    if isinstance(other, str):
+        run = Beside(what, "", "", other)
+    else:
+        run = Beside(what, other.outcome, other.signature, other.detail)
+    return replace(result, checked=replace(result.checked, beside=(*result.checked.beside, run)))
+
+
+def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
+    """One cell's result, held against one process.
+
+    Where a model calls collectives, or its loss isn't a mean over rows, that is also one process on all rows: a cell
+    trains if it agrees with either. Under FSDP it runs with the root as the only unit too, or with blocks if that was
+    asked for, to see if the units decide. `inject` and what is raised are those of `cell.run`.
+    """
+    if cell.world_size == 1 or target.trainer or cell.life != "straight":
+        return checked_cell.run(target, server, references, cell, inject)
+    result = against_both(target, server, references, cell, inject)
+    if not cell.strategy.startswith("fsdp") or result.outcome == Outcome.INVALID:
+        return result
+    root = target.units != (ROOT,)
+    other = against_both(replace(target, units=(ROOT,) if root else ()), server, references, cell, inject)
+    same = result.outcome == other.outcome or other.outcome == Outcome.INVALID
+    return result if same else added(result, UNITS if root else BLOCKS, other)
+
+
+def against_both(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
+    """One cell's result, against both kinds of a single process if they differ."""
+    result = checked_cell.run(target, server, references, cell, inject)
+    if result.outcome not in (Outcome.TRAINS, Outcome.DIVERGES):
+        return result
+    if result.checked.collectives or result.checked.facts.whole_apart > NOTHING:
+        try:
+            other = checked_cell.run(replace(target, together=True), server, references, cell, inject)
+        except TargetFailed as failed:
+            return added(result, ROWS, one_line(failed))
+        if result.outcome == Outcome.DIVERGES and other.outcome == Outcome.TRAINS:
+            whole = replace(other, checked=replace(other.checked, facts=result.checked.facts))
+            return added(whole, SHARES, result)
+        result = added(result, ROWS, other)
+    return result
