@@ -30,8 +30,8 @@ from faultline.ranks.report import ErrorReport
 from faultline.runs import cache, engines, folders, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
+from faultline.runs.oracle import Cause, Judgement
+from faultline.runs.results import Beside, Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
 from tests.support import reports
 
