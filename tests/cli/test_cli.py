@@ -351,7 +351,7 @@ def without_gpu(command, **_):
 
 @pytest.mark.slow
 def test_cuda_without_a_gpu_is_refused(refused, monkeypatch):
-    monkeypatch.setattr(devices.subprocess, "run", without_gpu)
+    monkeypatch.setattr(devices, "ask", without_gpu)
     assert "torch sees no GPU here" in refused("run", "--device", "cuda")
 
 
@@ -370,7 +370,7 @@ def test_torch_itself_says_that_there_is_no_gpu(refused, monkeypatch):
     ids=["cell", "repeat"],
 )
 def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, argv):
-    monkeypatch.setattr(devices.subprocess, "run", without_gpu)
+    monkeypatch.setattr(devices, "ask", without_gpu)
     assert "torch sees no GPU here" in refused(*argv)
 
 

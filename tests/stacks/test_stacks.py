@@ -352,8 +352,7 @@ def test_pips_settings_reach_uv(monkeypatch):
         "global.extra-index-url='https://a/simple\\nhttps://b/simple'\nglobal.find-links='/old'\n"
         ":env:.find-links='/wheels /more'\n:env:.index-url='https://c/simple'\n"
     )
-    ended = subprocess.CompletedProcess([], 0, stdout=listing)
-    monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
+    monkeypatch.setattr(pip, "ask", lambda *_: subprocess.CompletedProcess([], 0, stdout=listing))
     settings = pip.settings()
     assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
     assert settings["UV_FIND_LINKS"] == "/wheels,/more"
