@@ -45,11 +45,11 @@ def lacking(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.errno in LACKS:
         return LACKS[error.errno]
-    text = said(error)
+    text = message_of(error)
     return next((remedy for number, remedy in LACKS.items() if os.strerror(number) in text), "")
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an exception; that of somebody's own class may raise another one."""
     try:
         return str(error)
@@ -62,7 +62,11 @@ def own_fault(error: BaseException) -> str:
 
     That is its innermost frame outside of libraries. What this suite raises by intent is no fault of its own.
     """
-    if isinstance(error, FaultlineError) or _ANYBODY.search(f"{type(error).__name__}: {said(error)}") or lacking(error):
+    if (
+        isinstance(error, FaultlineError)
+        or _ANYBODY.search(f"{type(error).__name__}: {message_of(error)}")
+        or lacking(error)
+    ):
         return ""
     within = False  # a library
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -51,7 +51,7 @@ def main(job: Job, rank: int) -> Report:
             with executed.recorded(report.executed) if job.executed else nullcontext():
                 _run(job, report)
         except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
-            report.error = process.blamed(error_report(error), before, own=bool(job.target))
+            report.error = process.blamed(error_report(error), before, of_user=bool(job.target))
         report.seconds = time.monotonic() - started
     return report
 

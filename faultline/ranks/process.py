@@ -19,12 +19,12 @@ def settings() -> Mapping[str, object]:
     return {"the user": os.getuid(), **defaults, **limits}
 
 
-def blamed(error: ErrorReport, before: Mapping[str, object], own: bool) -> ErrorReport:
-    """An error of this suite's code, as the model's where that has changed the process since; with somebody's `own`
+def blamed(error: ErrorReport, before: Mapping[str, object], of_user: bool) -> ErrorReport:
+    """An error of this suite's code, as the model's where that has changed the process since; with somebody's own
     model, each error says so."""
     now = settings()
     changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
-    if not changed or not (error.fault or own):
+    if not changed or not (error.fault or of_user):
         return error
     note = f" (the model's code set {', '.join(changed)})"
     last = replace(

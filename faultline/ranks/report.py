@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from faultline.base.errors import MACHINE, OTHER, FaultlineError
-from faultline.base.traces import lacking, own_fault, said
+from faultline.base.traces import lacking, message_of, own_fault
 from faultline.cells.finding import Number
 from faultline.ranks.facts import Facts
 
@@ -220,5 +220,5 @@ def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
     )
     text = bounded("".join(traceback.format_exception_only(error)))
     kind = error.kind if isinstance(error, FaultlineError) else OTHER
-    raised = Raised(kind, bounded(said(error)), text, frames[-FRAMES:], error.__cause__ is not None)
+    raised = Raised(kind, bounded(message_of(error)), text, frames[-FRAMES:], error.__cause__ is not None)
     return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]

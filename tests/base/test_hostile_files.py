@@ -88,21 +88,21 @@ def test_only_packages_under_test_are_looked_for_in_a_lock():
             Counted.asked += 1
             return super().find(*args)
 
-    for many in (100, 200):
-        names = [f"package{number}" for number in range(many)]
+    for number in (100, 200):
+        names = [f"package{each}" for each in range(number)]
         Counted.asked = 0
         locked = "".join(f'[[package]]\nname = "{name}"\nversion = "1"\n' for name in (*names, "trl"))
         data = {"package": [{"name": name, "version": "1"} for name in (*names, "trl")]}
         pins = versions.read(documents.Document("uv.lock", files.Path("uv.lock"), Counted(locked), data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", 3 * many + 2)]
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", 3 * number + 2)]
         data = {"project": {"dependencies": [*names, "trl==1"]}}
         text = Counted("\n".join([*names, "trl==1"]))
         pins = versions.read(documents.Document("pyproject.toml", files.Path("p"), text, data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", many + 1)]
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
         data = {"_meta": {}, "default": {**{name: {"version": "==1"} for name in names}, "trl": {"version": "==1"}}}
         text = Counted("\n".join([*(f'"{name}": 1' for name in names), '"trl": 1']))
         pins = versions.read(documents.Document("Pipfile.lock", files.Path("p"), text, data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", many + 1)]
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
         assert Counted.asked <= 4, "each package costs a search"
 
 
@@ -111,8 +111,8 @@ HERE = "cat <<EOF > x.py\naccelerate launch --bf16 in.py\nEOF\npython train.py -
 
 def test_documents_in_scripts_are_left_out_in_one_pass():
     script = documents.Document("run.sh", files.Path("run.sh"), HERE.format("<<< EOF"))
-    found = [command.words for command in shell.commands(script)]
-    assert found[-1][:2] == ("python", "train.py") and not any("accelerate" in words for words in found)
+    matches = [command.words for command in shell.commands(script)]
+    assert matches[-1][:2] == ("python", "train.py") and not any("accelerate" in words for words in matches)
     open_ = documents.Document("run.sh", files.Path("run.sh"), "cat <<NEVER\npython train.py --bf16\n")
     assert len([*shell.commands(open_)]) == 1, "a document without an end hides the rest"
     empty = documents.Document("run.sh", files.Path("run.sh"), "cat <<A\nA\npython train.py --bf16\nA\n")
@@ -194,8 +194,8 @@ class Untold(Exception):
 )
 def test_what_the_machine_lacks_is_told_from_what_a_model_does(error, kind):
     """Breaks when a full disk is booked as a fault of Faultline, or an error without a text ends its rank."""
-    said = report.error_report(error)
-    assert said.kind == kind and not said.fault
+    stated = report.error_report(error)
+    assert stated.kind == kind and not stated.fault
 
 
 def test_an_error_of_any_length_fits_into_a_report():
@@ -206,9 +206,9 @@ def test_an_error_of_any_length_fits_into_a_report():
         except ValueError as first:
             raise RuntimeError("begins " + "b" * 10_000_000 + " ends") from first
     except RuntimeError as error:
-        said = report.error_report(error)
-    assert said.message.startswith("begins b") and said.message.endswith("b ends")
-    assert len(msgspec.json.encode(said)) < 20 * report.LONGEST
+        stated = report.error_report(error)
+    assert stated.message.startswith("begins b") and stated.message.endswith("b ends")
+    assert len(msgspec.json.encode(stated)) < 20 * report.LONGEST
     assert report.bounded("short") == "short"
 
 

@@ -55,16 +55,16 @@ def test_what_the_machine_lacks_comes_with_what_to_do(monkeypatch, asked, number
 
 
 def test_a_cell_that_the_machine_could_not_run_is_no_result(monkeypatch):
-    """Breaks when a full disk is kept as what a cell does, and --resume goes on without it."""
-    said = report.error_report(OSError(28, "No space left on device"))
-    judged = oracle._judge_error(CELL, SimpleNamespace(), 0, said, Ended([RankEnd()]), "off")
+    """Breaks when a full disk is remaining as what a cell does, and --resume goes on without it."""
+    stated = report.error_report(OSError(28, "No space left on device"))
+    judged = oracle._judge_error(CELL, SimpleNamespace(), 0, stated, Ended([RankEnd()]), "off")
     assert (judged.outcome, judged.signature) == (Outcome.INVALID, Signature.MACHINE)
     assert "free some room" in judged.detail and "Faultline" not in judged.detail
-    assert runner.without_reference(said).signature == Signature.MACHINE
-    kept = entry(CELL, Outcome.RAISES, "reduced-twice")
+    assert runner.without_reference(stated).signature == Signature.MACHINE
+    remaining = entry(CELL, Outcome.RAISES, "reduced-twice")
     full = entry(CELL, Outcome.INVALID, Signature.MACHINE, "unexpected")
-    monkeypatch.setattr(folders, "entries", lambda _: [kept, full])
-    assert folders.lasting(storage.RunFolder(files.Path())) == [kept] and not cache.lasts(full)
+    monkeypatch.setattr(folders, "entries", lambda _: [remaining, full])
+    assert folders.lasting(storage.RunFolder(files.Path())) == [remaining] and not cache.lasts(full)
 
 
 def test_what_is_no_report_ends_the_cell_and_not_the_command(monkeypatch):
@@ -96,13 +96,13 @@ def test_a_model_that_changed_the_process_is_to_blame():
     """Breaks when a limit that a model sets is booked as a fault of Faultline."""
     torch = pytest.importorskip("torch")
     before = process.settings()
-    said = report.error_report(ValueError("x"))
-    ours = replace(said, fault="compare.py:1 in digest")
-    assert process.blamed(ours, before, own=True) == ours
+    stated = report.error_report(ValueError("x"))
+    ours = replace(stated, fault="compare.py:1 in digest")
+    assert process.blamed(ours, before, of_user=True) == ours
     torch.set_default_device("meta")
     try:
-        blamed = process.blamed(ours, before, own=False)
+        blamed = process.blamed(ours, before, of_user=False)
         assert not blamed.fault and "meta" in blamed.message
-        assert "default device from cpu to meta" in process.blamed(ours, before, own=True).message
+        assert "default device from cpu to meta" in process.blamed(ours, before, of_user=True).message
     finally:
         torch.set_default_device(None)

@@ -65,8 +65,8 @@ class Counter:
             yield from [end] if (end := next(self.match(list(argument), 0, at), None)) is not None else []
         elif op in (c.ASSERT, c.ASSERT_NOT):
             start = at if argument[0] > 0 else at - argument[1].getwidth()[0]
-            found = start >= 0 and next(self.match(list(argument[1]), 0, start), None) is not None
-            if found == (op is c.ASSERT):
+            matches = start >= 0 and next(self.match(list(argument[1]), 0, start), None) is not None
+            if matches == (op is c.ASSERT):
                 yield at
         elif op is c.GROUPREF:
             text = self.groups.get(argument, "")
