@@ -42,7 +42,7 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup fleet test test-nightly test-fleet test-quick test-matrix is-safe replay reproduce bench lint clean
+.PHONY: help setup lock fleet test test-nightly test-fleet test-quick test-matrix is-safe replay reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,7 +52,7 @@ help: ## show this
 	@echo 'test-matrix also SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE, WORKERS and SINCE.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13. bin/faultline --help lists the commands.'
 
-setup: $(STAMP) ## make .venv from requirements.txt, unless it is there and finished
+setup: $(STAMP) ## make .venv from requirements.txt and requirements.lock, unless it is there and finished
 	@:
 
 fleet: $(FLEET) ## make .fleet, whose bin/faultline runs cells on a Ray cluster; the stack stays in .venv
@@ -68,21 +68,32 @@ $(FLEET): requirements-fleet.txt pyproject.toml $(STAMP)
 	  --constraint requirements.txt --editable '.[run]' --requirement $<; \
 	touch $@
 
-# torch comes first: for what depends on it, pip would pick another build of it. Byte code is compiled at once, on all
-# cores: without it each start takes three times as long; some files are for other Pythons, which is no reason to stop.
-$(STAMP): requirements.txt
+# All that the lock has is installed by its hashes. What is left is torch, whose build differs from machine to machine, and
+# a pin that is newer than the lock. Byte code is compiled at once, on all cores: without it each start takes three times as
+# long; some files are for other Pythons, which is no reason to stop.
+$(STAMP): requirements.txt requirements.lock
 	@set -e; \
-	if cmp -s $< $@; then touch $@; exit; fi; \
+	if cat $^ | cmp -s - $@; then touch $@; exit; fi; \
 	python=$$($(call quote,$(PYTHON)) -c $(USABLE) 2>/dev/null) || { \
 	  echo "set-up: Python 3.11 to 3.13 is needed; name one, as in: make setup PYTHON=python3.13" >&2; exit 2; }; \
 	echo "set-up: making .venv, which takes about a minute, and the download"; \
 	rm -rf .venv; \
 	"$$python" -m venv .venv; \
-	cp $< .venv/.making; \
-	$(PIP) "$$(grep '^torch==' $<)"; \
-	$(PIP) -r .venv/.making; \
+	cp requirements.lock .venv/.lock; \
+	cp requirements.txt .venv/.pins; \
+	cat .venv/.pins .venv/.lock >.venv/.making; \
+	$(PIP) --no-deps --require-hashes -r .venv/.lock; \
+	$(PIP) -r .venv/.pins; \
 	$(RUN) compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true; \
 	mv .venv/.making $@
+
+# Without torch, and what its build alone brings.
+LOCK = pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-emit-package torch \
+  --no-header --no-annotate --output-file requirements.lock
+lock: setup ## write requirements.lock anew: every version that requirements.txt leads to, with the hashes of its files
+	@.venv/bin/python -c 'import sys; from faultline.stacks.environments import run_uv; run_uv(sys.argv[1:])' $(LOCK)
+	@awk '/^[^ ]/ {left = /^(cuda-|nvidia-|triton==)/ && !/^nvidia-ml-py==/} !left' requirements.lock >requirements.lock.new
+	@mv requirements.lock.new requirements.lock
 
 # Lint runs beside the tests, and what it says comes at their end. `make -n` would run a line that says $(MAKE).
 SELF = $(MAKE)

@@ -11,6 +11,7 @@ from faultline.audit.conditions import findings
 from faultline.audit.groups import in_recipes
 from faultline.audit.project import read_recipes
 from faultline.audit.result import AuditResult
+from faultline.base.console import print_commands
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.catalogue.loading import failure_named, failures
 
@@ -40,7 +41,7 @@ def run(request: Request) -> int:
     elif request.form == "sarif":
         print(json.dumps(result.as_sarif(), indent=2))
     elif request.form == "github":
-        print("\n".join(result.annotations()))
+        print_commands(result.annotations())
     else:
         result.show(Console())
     return EXIT_UNEXPECTED if result.certain else EXIT_AS_EXPECTED

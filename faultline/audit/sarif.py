@@ -1,5 +1,6 @@
 """The answer of an audit in SARIF 2.1.0, as code scanners exchange it: a rule for each failure that it names."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -87,5 +88,5 @@ def artifact(path: Path) -> dict[str, str]:
     """Where a file lies: its URI from the current folder, or a whole one elsewhere."""
     whole = path.resolve()
     if whole.is_relative_to(Path.cwd()):
-        return {"uri": quote(whole.relative_to(Path.cwd()).as_posix()), "uriBaseId": BASE}
+        return {"uri": quote(os.fsencode(whole.relative_to(Path.cwd()))), "uriBaseId": BASE}
     return {"uri": whole.as_uri()}

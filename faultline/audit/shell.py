@@ -14,6 +14,9 @@ from faultline.projects.documents import Document, Section
 
 LONGEST = 200_000  # characters of a script
 LINES = 300  # of one command
+WORDS = 2000  # of one command
+VALUE = 1000  # characters of a variable's value: a command may name it often
+DEEPEST = 20  # commands within each other
 LAUNCHERS = re.compile(
     r"accelerate(?:-launch)?|torchrun|deepspeed|swift|trl|llamafactory-cli|axolotl|python[\d.]*|uv|"
     r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|\S+\.py"
@@ -28,7 +31,7 @@ ENGINES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI
 PLUGIN = ("zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file")
 CONFIG_FILES = ("config", "config_file")  # of TRL, ms-swift and accelerate
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=\s))#[^\n]*""", re.DOTALL | re.MULTILINE)
-HERE = re.compile(r"""(<<-?[ \t]*(['"]?)(\w+)\2[^\n]*\n)(.*?\n)([ \t]*\3[ \t]*$)""", re.DOTALL | re.MULTILINE)
+HERE = re.compile(r"""<<-?[ \t]*(['"]?)(\w+)\1""")  # a document begins, up to a line of that word
 INNER = re.compile(r"\$\([^()]*\)|`[^`]*`")  # a command within a command
 NAMED = re.compile(r"\.(?:ya?ml|json|py)$")
 ALL = ("$@", "$*", "${@}", "${*}")
@@ -88,17 +91,33 @@ def _fenced(text: str) -> str:
 
 def commands(document: Document) -> Iterator[Command]:
     """The commands of a script that start a known launcher or a Python file."""
-    whole = HERE.sub(lambda here: here[1] + "\n" * here[4].count("\n") + here[5], document.text)
-    values = _variables(whole)
-    for start, commented in _logical(whole):
+    script = _without_documents(document.text)
+    values = _variables(script)
+    for start, commented in _logical(script):
         text = _without_comments(commented)
         try:
-            words = _words(VARIABLE.sub(lambda v: values.get(v[1] or v[2], v[0]), _without_inner(text)))
+            inner = _without_inner(text)
+            whole = VARIABLE.sub(lambda v: values.get(v[1] or v[2], v[0]), inner)
+            words = _words(whole if len(whole) <= LONGEST else inner)
         except ValueError:  # a quotation that doesn't end
             continue
         for each in _split(words):
             if any(LAUNCHERS.fullmatch(PurePath(word).name) or LAUNCHERS.fullmatch(word) for word in each[:4]):
-                yield _command(document, each, start, text)
+                yield _command(document, each[:WORDS], start, text)
+
+
+def _without_documents(text: str) -> str:
+    """A script with empty lines in place of its here-documents; one without an end is no document."""
+    lines = text.split("\n")
+    ends = {line.strip(" \t"): number for number, line in enumerate(lines)}  # the last line of each content
+    word = ""
+    for number, line in enumerate(lines):
+        if word and line.strip(" \t") != word:
+            lines[number] = ""
+            continue
+        begun = None if word else HERE.search(line)
+        word = begun[2] if begun and ends.get(begun[2], 0) > number else ""
+    return "\n".join(lines)
 
 
 def _variables(text: str) -> dict[str, str]:
@@ -107,7 +126,8 @@ def _variables(text: str) -> dict[str, str]:
     for name, value in ASSIGNED.findall(text):
         plain = PLAIN.fullmatch(value.strip())
         assigned.setdefault(name, []).append(next(filter(None, plain.groups()), "") if plain else "$")
-    return {name: each[0] for name, each in assigned.items() if len(each) == 1 and each[0] and "$" not in each[0]}
+    once = {name: values[0] for name, values in assigned.items() if len(values) == 1}
+    return {name: value for name, value in once.items() if 0 < len(value) <= VALUE and "$" not in value}
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
@@ -131,8 +151,8 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
 
 def _without_inner(text: str) -> str:
     """A command with a variable in place of the commands within it, as many lines long."""
-    while (shorter := INNER.sub(lambda inner: "$_" + "\\\n" * inner[0].count("\n"), text)) != text:
-        text = shorter
+    for _ in range(DEEPEST):
+        text = INNER.sub(lambda inner: "$_" + "\\\n" * inner[0].count("\n"), text)
     return text
 
 

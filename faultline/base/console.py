@@ -1,17 +1,45 @@
 """Lines on the terminal."""
 
 import io
+import os
 import re
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from faultline.base.text import one_line, plain
 
+ACTIONS = "GITHUB_ACTIONS"  # is set where GitHub takes lines of what is printed for commands
+_TAKEN = re.compile(r"(?<!\S)::|##(?=\[)")
 COMMAND = "faultline "  # in a line that somebody copies
 WIDEST = 20  # characters of a label beside which the rest of its text stands
+
+
+class Harmless(io.TextIOWrapper):
+    """A stream in which no text of a log, a project or a model is a command of GitHub's, such as ``::error::``."""
+
+    def write(self, text: str) -> int:
+        super().write(_TAKEN.sub(lambda sign: " ".join(sign[0]), text))
+        return len(text)
+
+
+def harmless(stream: TextIO) -> TextIO:
+    """A stream that takes its place where GitHub reads what is printed."""
+    if not os.environ.get(ACTIONS) or not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return Harmless(stream.buffer, stream.encoding, "replace", line_buffering=True)
+
+
+def print_commands(lines: Iterable[str]) -> None:
+    """Print what is for GitHub itself."""
+    stream = sys.stdout
+    for line in lines:
+        io.TextIOWrapper.write(stream, f"{line}\n") if isinstance(stream, Harmless) else print(line)
 
 
 def write_line(console: Console, text: str | Text = "", style: str = "") -> None:

@@ -4,13 +4,28 @@ from collections.abc import Mapping, Sequence
 
 from faultline.base.near import NONE, near
 
-EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED = 0, 1, 2, 3
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 OTHER = "error"  # the kind of any other exception in a rank
 DIED = "died"  # the kind of what ended without one
+MACHINE = "machine"  # the kind of what this machine lacks
 
 LONGEST = 400  # characters of names in a message
 FIRST = 10  # names, where all would be more than that
+
+
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What reading somebody's text may raise: it is no such text, has something else in it, or is nested too deeply."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command in order, as Ctrl-C does."""
+
+
+def terminate(*_: object) -> None:
+    """Handle SIGTERM."""
+    raise Terminated
 
 
 class FaultlineError(Exception):

@@ -31,7 +31,7 @@ def put(file: Path, content: Callable[[], str], markers: tuple[str, str] = (BEGI
 
 def as_code(text: str) -> str:
     """Patterns as code: an asterisk means something to Markdown."""
-    return re.sub(r"[A-Za-z0-9-]+\*", r"`\g<0>`", text)
+    return re.sub(r"(?<![A-Za-z0-9-])[A-Za-z0-9-]+\*", r"`\g<0>`", text)
 
 
 def headed(names: Iterable[str], rows: Iterable[str]) -> list[str]:

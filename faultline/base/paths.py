@@ -1,5 +1,6 @@
 """Where things are: in a clone, or in an installed package, which has the catalogue within it."""
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -9,6 +10,7 @@ ROOT = BUNDLE if INSTALLED else PACKAGE.parent
 REPROS = ROOT / "repros"
 STACKS = ROOT / "stacks"
 OBSERVATIONS = ROOT / "observations"
-WRITTEN = Path.cwd() / ".faultline" if INSTALLED else ROOT
+VARIABLE = "FAULTLINE_FOLDER"  # names another folder for what is written
+WRITTEN = Path(os.environ.get(VARIABLE) or (".faultline" if INSTALLED else ROOT)).absolute()
 RESULTS = WRITTEN / "results"
 GENERATED = WRITTEN / "generated"

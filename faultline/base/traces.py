@@ -1,5 +1,7 @@
 """Whose an error is: this suite's own, or that of what it runs."""
 
+import errno
+import os
 import re
 import signal
 import sysconfig
@@ -7,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from faultline.base.errors import FaultlineError
-from faultline.base.text import plain
+from faultline.base.text import one_line, plain
 
 FOLDER = Path(__file__).resolve().parents[1]
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
@@ -24,12 +26,47 @@ TAKE = (
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
 
 
+_NO_ROOM = "free some room there, or name other folders by TMPDIR and FAULTLINE_FOLDER"
+# What a machine may lack, as the system words it, and what to do about it.
+LACKS = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EMFILE: "raise the limit: `ulimit -n 4096`",
+    errno.ENFILE: "end other programs, or raise the system's limit, fs.file-max",
+    errno.EFBIG: "raise the limit: `ulimit -f unlimited`",
+    errno.EROFS: "name another folder for temporary files by TMPDIR",
+}
+
+
+def lacking(error: BaseException) -> str:
+    """What to do where an error only says that this machine lacks room, files or the like; else empty.
+
+    Libraries hand on what the system said as a text.
+    """
+    if isinstance(error, OSError) and error.errno in LACKS:
+        return LACKS[error.errno]
+    text = message_of(error)
+    return next((remedy for number, remedy in LACKS.items() if os.strerror(number) in text), "")
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception; that of somebody's own class may raise another one."""
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001
+        return f"<its text raises {type(other).__name__}>"
+
+
 def own_fault(error: BaseException) -> str:
     """The place in this suite's own code that an error is the fault of, ``compare.py:95 in digest``, else empty.
 
     That is its innermost frame outside of libraries. What this suite raises by intent is no fault of its own.
     """
-    if isinstance(error, FaultlineError) or _ANYBODY.search(f"{type(error).__name__}: {error}"):
+    if (
+        isinstance(error, FaultlineError)
+        or _ANYBODY.search(f"{type(error).__name__}: {message_of(error)}")
+        or lacking(error)
+    ):
         return ""
     within = False  # a library
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -43,6 +80,11 @@ def own_fault(error: BaseException) -> str:
         of_model = module.startswith(TAKE) or (within and module.startswith(RUN))
         return "" if of_model else f"{file.name}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def fault_of_machine(error: str) -> str:
+    """The line that says so of an error that `lacking` knows."""
+    return f"this machine is at fault, not the cell: {one_line(error)[:300]}; {lacking(Exception(error))}"
 
 
 def fault_of_own(place: str, error: str) -> str:
@@ -90,19 +132,24 @@ _WRAPPERS = "wrapper (c10d_logger.py:", "noted (collectives.py:"
 
 
 _PATHS = (
-    (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
+    (re.compile(r"\A.*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
     # The suite's own files are a user's script: their names would give the answer away.
-    (re.compile(r"(?:/[\w.+@-]+)*/(?:faultline|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
-    (re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*"), "<path>"),
+    (re.compile(r"\A.*/(?:faultline|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
 )
+_PATH = re.compile(r"(?:/[\w.+@-]+)++/?")  # whole, since a search for its parts would begin anew at each of them
+_HERE = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*")
 
 
 def shortened(text: str) -> str:
     """A text whose paths say nothing of the machine that it comes from."""
-    text = plain(text)
-    for pattern, short in _PATHS:
-        text = pattern.sub(short, text)
-    return text
+
+    def short(path: re.Match[str]) -> str:
+        name = path[0]
+        for pattern, shorter in _PATHS:
+            name = pattern.sub(shorter, name, count=1)
+        return name
+
+    return _HERE.sub("<path>", _PATH.sub(short, plain(text)))
 
 
 # What a rank says when its peer has ended: it follows from a failure and never is the cause.

@@ -58,6 +58,7 @@ class Signature(StrEnum):
     REFERENCE_DIED = "reference-died"  # invalid
     OWN_FAULT = "own-fault"  # invalid: Faultline's own code ended the cell
     SERVER = "server"  # invalid: the rank server died
+    MACHINE = "machine"  # invalid: this machine lacked room, open files or the like; no result
     LOST = "lost"  # invalid: the nodes that ran it were lost, or said nothing more
 
 

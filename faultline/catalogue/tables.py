@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from faultline.base.errors import UsageError, unknown
+from faultline.base.errors import UNREADABLE, UsageError, unknown
 
 T = TypeVar("T")
 WORDS = {str: "a text", bool: "true or false", int: "a number"}
@@ -22,7 +22,7 @@ def read(file: Path, kind: type[T]) -> T:
         return kind()
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except UNREADABLE as error:
         raise UsageError(f"{place}: {error}") from error
     made: T = _record(table, kind, place, "")
     return made

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import stack_name
 from faultline.base.paths import OBSERVATIONS
 from faultline.catalogue.outcomes import Did
@@ -98,5 +98,5 @@ def _read(file: Path) -> Measured:
     first, _, rest = file.read_bytes().partition(b"\n")
     try:
         return Measured(msgspec.json.decode(first, type=Machine), msgspec.json.Decoder(Row).decode_lines(rest))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise UsageError(f"{file} does not hold what cells did on GPUs: {error}") from None

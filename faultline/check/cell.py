@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faultline.base import traces
-from faultline.base.errors import LACKS, OTHER, TargetFailed
+from faultline.base.errors import LACKS, MACHINE, OTHER, TargetFailed
 from faultline.base.text import cut, one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome, Signature
@@ -212,6 +212,8 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
     trace, root = _traceback(problem, folder), _root(problem)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
+    if problem.kind == MACHINE:
+        return traces.fault_of_machine(f"{problem.type}: {problem.message}"), trace
     if problem.fault:
         return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
     if NO_GROUP in problem.message:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from faultline import strategies
 from faultline.base.errors import NotExportable, UsageError
+from faultline.base.interpreters import ask, command
 from faultline.base.packages import stack_name
 from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain, statements
@@ -154,13 +154,10 @@ def _in_docstring(text: str) -> str:
 
 def _written(target: Target, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
-    done = subprocess.run(
-        [python, "-P", start.__file__, "faultline.ranks.own_model.written"],
-        input=json.dumps(asdict(target.for_ranks(cell.world_size))),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
+    done = ask(
+        command(python, start.__file__, "faultline.ranks.own_model.written"),
+        json.dumps(asdict(target.for_ranks(cell.world_size))),
+        inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
     )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:

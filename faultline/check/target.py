@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.near import near
 from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain
@@ -119,7 +119,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         known = isinstance(content["model_type"], str)
-    except (ValueError, KeyError, TypeError):
+    except UNREADABLE:
         known = False
     if not known:
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
@@ -134,7 +134,7 @@ def _function(path: Path, name: str, function: str) -> str:
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
     except SyntaxError as error:
         raise UsageError(f"{plain(name)}:{error.lineno}: {one_line(error.msg)}") from None
-    except ValueError as error:
+    except (*UNREADABLE, MemoryError) as error:  # the last is said of brackets that are nested too deeply
         raise UsageError(f"{plain(name)}: {one_line(error)}") from None
     known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not function:

@@ -4,8 +4,10 @@ import functools
 import inspect
 import io
 import os
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Annotated
@@ -22,18 +24,23 @@ from cyclopts import (
     ValidationError,
 )
 
+from faultline.base.console import harmless
 from faultline.base.errors import (
     EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
     EXIT_UNEXPECTED,
     EXIT_USAGE,
     NotInstalled,
+    Terminated,
     Unavailable,
     UsageError,
+    terminate,
     unknown,
 )
 from faultline.base.near import near
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
+from faultline.base.traces import lacking as lacking_here
 from faultline.base.version import __version__
 from faultline.cli import completion as values
 from faultline.cli import fleet, lacking, maintain, measure, options, proofs, use
@@ -137,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our symbols is no reason to stop
+    if argv is None:
+        sys.stdout, sys.stderr = harmless(sys.stdout), harmless(sys.stderr)
     words = [HYPHEN if word == STDIN else word for word in (sys.argv[1:] if argv is None else argv)]
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, terminate) if in_main else None
     try:
         command, bound, _ = app().parse_args(words, exit_on_error=False, print_error=False)
         code = command(*bound.args, **bound.kwargs)
@@ -156,15 +167,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (how := lacking.of_extra(error.name or "")):
             raise
         return refuse(how)
+    except RecursionError:
+        return refuse("something in what was given is nested too deeply to be read")
     except KeyboardInterrupt as error:
-        refuse("; ".join(("interrupted", *_notes(error))))
-        return EXIT_INTERRUPTED
+        terminated = isinstance(error, Terminated)
+        refuse("; ".join(("ended by SIGTERM" if terminated else "interrupted", *_notes(error))))
+        return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNEXPECTED
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
-        return refuse("; ".join((f"{error.strerror or error}{place}", *_notes(error))))
+        return refuse(
+            "; ".join(filter(None, (f"{error.strerror or error}{place}", lacking_here(error), *_notes(error))))
+        )
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def refuse(text: str) -> int:

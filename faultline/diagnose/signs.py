@@ -20,12 +20,13 @@ ROOT = "Root Cause"
 # What a page puts behind an error's line when it is copied: tags, and the heads of an issue's form.
 _HEADS = "System Info|Environment|Reproduction|Expected [Bb]ehavior|Who can help|Additional context|To Reproduce"
 FURNITURE = re.compile(
-    rf"(?:\s*</?[a-z]{{1,10}}>)+\s*\Z|(?<=[^\s#])(?:#{{1,6}} ?)?(?:{_HEADS})(?=[^a-z\s]|[A-Z]|\Z)[^\n]*"
+    r"(?<![a-z]>)(?<!\s)(?:\s*</?[a-z]{1,10}>)++\s*\Z|"  # from the first of them: from each, it would take for ever
+    rf"(?<=[^\s#])(?:#{{1,6}} ?)?(?:{_HEADS})(?=[^a-z\s]|[A-Z]|\Z)[^\n]*"
 )
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
-_CODE = re.compile(r"exit ?code *[:=]? *-(\d{1,2})\b|return code *= *-(\d{1,2})\b|\b[Ss]ignal (\d{1,2}) \(SIG")
+_CODE = re.compile(r"exit ?code *(?:[:=] *)?-(\d{1,2})\b|return code *= *-(\d{1,2})\b|\b[Ss]ignal (\d{1,2}) \(SIG")
 _SIGNAL = re.compile(r"Signals\.(SIG[A-Z]{2,6})|closing signal (SIG[A-Z]{2,6})|^Received (SIG[A-Z]{2,6})")
 _SHELL = re.compile(r"(?:^|\d |python3? ?)(Killed|Aborted|Segmentation fault|Bus error)(?:\s|$)")
 _SHELL_SIGNALS = {"Killed": "SIGKILL", "Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS"}

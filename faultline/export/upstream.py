@@ -3,12 +3,13 @@
 import functools
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+from faultline.base.errors import UsageError
+from faultline.base.interpreters import ask
 from faultline.base.packages import REPOSITORIES, untagged, versions
 from faultline.base.text import one_line, plain
 from faultline.base.traces import shortened
@@ -61,20 +62,14 @@ def printed(folder: Path, command: tuple[str, ...]) -> str:
     """What a report of an environment prints, or a note why it prints nothing."""
     shown = " ".join(command)
     try:
-        done = subprocess.run(
+        # These start further interpreters, which only the variable reaches.
+        done = ask(
             [str(folder / command[0]), *command[1:]],
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            check=False,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"},
+            patience=PATIENCE,
         )
-    except subprocess.TimeoutExpired:
-        return f"`{shown}` did not end within {PATIENCE} seconds"
-    except OSError as error:
-        return f"`{shown}` can't be run here: {error.strerror}"
+    except UsageError as error:
+        return f"no report: {str(error).replace(str(folder / command[0]), shown)}"
     if done.returncode:
         last = one_line((done.stderr.strip().splitlines() or [""])[-1])[:WIDTH]
         return f"`{shown}` ended with exit code {done.returncode}: {last}"

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import importlib
 import os
 import secrets
 import socket
@@ -13,7 +14,9 @@ from typing import Any
 
 from faultline.base import machine
 from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
 from faultline.base.text import cut, one_line
+from faultline.ranks.job import LOOPBACK
 from faultline.runs import scratch, workers
 
 STORE = 200 << 20  # bytes of Ray's object store on this machine: references have a few kB each
@@ -62,11 +65,12 @@ def connect(address: str) -> ModuleType:
         ) from None
     options = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
     try:
-        if there := address or os.environ.get("RAY_ADDRESS") or _started():
-            ray.init(address=there, **options)
-        else:
-            _start(ray, options)
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        with contextlib.chdir(ROOT):  # Ray has its workers look for modules in the folder of who connects
+            if there := address or os.environ.get("RAY_ADDRESS") or _started():
+                ray.init(address=there, **options)
+            else:
+                _start(ray, options)
+    except Exception as error:  # noqa: BLE001 - a start that is slow ends in a bare one
         where = f" at {address}" if address else ""
         asks = "" if os.environ.get(MODE) == "token" else f"; if it asks for a token, set {MODE}=token and {TOKEN}"
         raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}{asks}") from None
@@ -91,19 +95,33 @@ def _started() -> str:
 
 
 def _start(ray: ModuleType, options: dict[str, Any]) -> None:
-    """A cluster of this machine alone, whose files go with it. The folder's name is short, for it has sockets."""
+    """A cluster of this machine alone, which no other reaches, and whose files go with it.
+
+    The folder's name is short, for it has sockets; Ray opens its own to everybody, so that is within one of ours.
+    """
     folder = scratch.made("faultline-ray-", FOLDER)
     # Else Ray writes one into the home folder, and each cluster that is started later asks for it.
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
     atexit.register(folder.close)
-    ray.init(
-        address="local",
-        num_cpus=machine.cores(),
-        include_dashboard=False,
-        object_store_memory=STORE,
-        _temp_dir=str(folder.path),
-        **options,
-    )
+    services: Any = importlib.import_module("ray._private.services")
+    replaced, services.resolve_ip_for_localhost = services.resolve_ip_for_localhost, str
+    try:
+        ray.init(
+            address="local",
+            num_cpus=machine.cores(),
+            include_dashboard=False,
+            object_store_memory=STORE,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(folder.path / "r"),
+            **options,
+        )
+    except BaseException:
+        ray.shutdown()
+        scratch.end_processes(folder.path)  # by the variable that they have from here
+        folder.close()
+        raise
+    finally:
+        services.resolve_ip_for_localhost = replaced
 
 
 @dataclass(frozen=True)

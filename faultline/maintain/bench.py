@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from rich.console import Console
 from faultline import strategies
 from faultline.base import machine
 from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.interpreters import ask, command
 from faultline.base.markdown import headed, put, row
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
@@ -121,7 +121,7 @@ def torchrun(job: Job) -> None:
         file.write_text(json.dumps(asdict(replace(job, folder=folder))))
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         words += ["-m", "faultline.ranks.launched", str(file)]
-        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = ask(command(sys.executable, *words))
         reports = [Path(folder) / f"report{rank}.json" for rank in range(2)]
         if done.returncode or any(json.loads(report.read_text())["error"] for report in reports):
             raise RuntimeError(f"{job.cell}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")

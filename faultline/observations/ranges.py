@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 
 from packaging.ranges import VersionRange
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 BUILD = re.compile(r"\+[\w.]+")  # such as +cu124, which is no other release
 WILDCARD = re.compile(r"==\s*([\w.!]+)\.\*")
@@ -66,7 +66,7 @@ def parse(text: str) -> Range:
         exact = [each.version for each in SpecifierSet(plain) if each.operator == "==" and "*" not in each.version]
         # Unlike packaging, no pre-release of the first release belongs to ==1.2.*: pip takes none.
         allowed = _allowed(WILDCARD.sub(r"\g<0>,>=\1", plain))
-    except (InvalidSpecifier, InvalidVersion) as error:
+    except ValueError as error:  # InvalidSpecifier, InvalidVersion, or a number of more digits than Python reads
         raise ValueError(f"{text!r} is not a range of versions") from error
     return Range(text.strip(), allowed, Version(exact[0]) if exact else None)
 
@@ -80,7 +80,7 @@ def exactly(version: str) -> Range:
 def is_version(text: str) -> bool:
     try:
         return bool(public(text))
-    except InvalidVersion:
+    except ValueError:
         return False
 
 

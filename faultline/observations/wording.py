@@ -11,7 +11,7 @@ ALIKE = 0.6  # of the words of two texts, in the same order, which makes them tw
 # In this order: a path may hold names and numbers, a name numbers. No replacement holds anything to replace.
 _VARIABLE = (
     (re.compile(r"\b0x[0-9a-fA-F]+"), "#"),
-    (re.compile(r"(?<![\w.~+-])[\w.~+-]*(?:[/\\]+[\w.~+-]+)+[/\\]*"), "<path>"),
+    (re.compile(r"(?<![\w.~+/\\-])[\w.~+-]*(?:[/\\]+[\w.~+-]+)+[/\\]*"), "<path>"),
     (re.compile(r"(?<![\w<])[^\W\d]\w*(?:\.\w+)+"), "<name>"),
     (re.compile(r"[+-]?\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?"), "#"),
     (re.compile(r"#(?:[\s,x]*#)+"), "#"),

@@ -22,6 +22,8 @@ INPUT = "standard input"  # as it is shown
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
 LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
 DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of brackets
+# Parts of a TOML key, each of which tomllib takes as many steps for as there are.
+DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){30}")
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES, FOLDERS, DEPTH = 300, 3000, 3  # that are looked at in a folder
 USUAL = re.compile(
@@ -151,6 +153,8 @@ def parsed(text: str, name: str) -> Any:
             with suppress(ValueError):
                 return json.loads(text)
         try:
+            if DOTTED.search(text):
+                raise RecursionError
             if data := tomllib.loads(text):
                 return data
         except ValueError as error:
@@ -167,7 +171,7 @@ def parsed(text: str, name: str) -> Any:
 
 def _yaml(text: str, name: str) -> dict[object, object] | None:
     """A YAML mapping; None for anything else, as every line of text is YAML."""
-    if not re.search(r"^\s*[\w\"'.-]+\s*:(?:\s|$)", text, re.MULTILINE):
+    if not re.search(r"^[ \t]*[\w\"'.-]+[ \t]*:(?:\s|$)", text, re.MULTILINE):
         return None
     if len(text) > LONGEST_YAML:
         raise UsageError(f"{name} is longer than {LONGEST_YAML // 1000} kB, too much for settings in YAML")

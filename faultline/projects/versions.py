@@ -4,12 +4,13 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError
@@ -20,6 +21,7 @@ from faultline.observations import ranges
 from faultline.observations.ranges import Range
 from faultline.projects import files
 from faultline.projects.documents import Document, Place, Table, table
+from faultline.stacks.requests import parsed_requirement
 
 FRAMEWORKS = ("llamafactory", "axolotl", "ms-swift", "openrlhf", "verl")
 """Packages that train with those under test, and whose releases set other defaults."""
@@ -32,6 +34,7 @@ INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
 PACKAGES = ("lib*/python*/site-packages", "lib/python*/dist-packages", "local/lib/python*/dist-packages")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
+NAMED = re.compile(r'[ \t]*name[ \t]*=[ \t]*"([^"]*)"')  # a package of a lock
 ROW = re.compile(r"([\w.-]+)\s+(\d\S*)")  # of what pip or conda print
 BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)(?:#.*)?$")
 
@@ -52,18 +55,18 @@ def read(document: Document) -> list[Pin] | None:
     match document.data:
         case {"_meta": dict(), "default": dict(default)} as data:  # Pipfile.lock
             entries = {**default, **table(data, "develop")}
-            pins = [_pin(name, _version(entry), document.at(str(name))) for name, entry in entries.items()]
+            pins = [_pin(name, _version(entry), partial(document.at, str(name))) for name, entry in entries.items()]
         case {"lock-version": _, "packages": list(packages)} | {"package": list(packages)}:
-            pins = [_locked(document, table(package)) for package in packages]
+            pins = _locked(document, packages)
         case {"project": _} | {"tool": _} | {"build-system": _} | {"dependency-groups": _} as data:
             pins = _pyproject(document, data)
         case {"dependencies": list(entries), "channels": _} | {"dependencies": list(entries), "name": _}:
             pins = _conda(document, entries)
         case [_, *_] as entries if all({"name", "version"} <= table(entry).keys() for entry in entries):
-            pins = [_pin(entry["name"], f"=={entry['version']}", document.line(0)) for entry in entries]
+            pins = [_pin(entry["name"], f"=={entry['version']}", lambda: document.line(0)) for entry in entries]
         case None if PRINTED.search(document.text):
             rows = [(ROW.match(line), number) for number, line in enumerate(document.text.split("\n"), 1)]
-            pins = [_pin(row[1], f"=={row[2]}", document.place(number)) for row, number in rows if row] or None
+            pins = [_pin(row[1], f"=={row[2]}", partial(document.place, n)) for row, n in rows if row] or None
         case None:
             pins = _lines(document)
     return None if pins is None else [pin for pin in pins if pin]
@@ -72,7 +75,7 @@ def read(document: Document) -> list[Pin] | None:
 def environment(prefix: Path, name: str) -> list[Pin]:
     """The versions in an environment, by the names of its metadata folders; nothing of it is imported."""
     packages = (each.split("-", 1) for each in _installed(prefix) if "-" in each)
-    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", Place(name)))]
+    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", lambda: Place(name)))]
 
 
 def of_setup(document: Document) -> list[Pin]:
@@ -111,25 +114,29 @@ def _installed(prefix: Path) -> list[str]:
     return sorted(folder.name.removesuffix(".dist-info") for folder in metadata)
 
 
-def _pin(name: object, specifier: str, place: Place) -> Pin | None:
-    """The pin of a package, if it is under test; of any version, if its specifier can't be read."""
-    package, source = canonicalize_name(str(name)), replace(place, text=one_line(f"{name}{specifier}"))
+def _pin(name: object, specifier: str, place: Callable[[], Place]) -> Pin | None:
+    """The pin of a package, if it is under test; of any version, if its specifier can't be read.
+
+    Only of such a package the place is looked for: a lock file may have very many others.
+    """
+    package = canonicalize_name(str(name))
     if package not in STACK and package not in FRAMEWORKS:
         return None
+    source = replace(place(), text=one_line(f"{name}{specifier}"))
     try:
         return Pin(package, ranges.parse(specifier), source)
     except ValueError:
         return Pin(package, Range(), source)
 
 
-def _requirement(text: str, place: Place) -> Pin | None:
+def _requirement(text: str, place: Callable[[], Place]) -> Pin | None:
     """The pin of a requirement, if its marker holds for this Python on Linux; raises InvalidRequirement.
 
     A name that is nearly that of a package under test gets a note.
     """
-    requirement = Requirement(text)
+    requirement = parsed_requirement(text)
     if meant := misspelt(canonicalize_name(requirement.name), STACK):
-        return Pin("", Range(), place, f"{one_line(requirement.name)}: did you mean {meant}?")
+        return Pin("", Range(), place(), f"{one_line(requirement.name)}: did you mean {meant}?")
     if requirement.marker and not _holds(str(requirement.marker)):
         return None
     specifier = str(requirement.specifier)
@@ -143,7 +150,7 @@ def _holds(marker: object) -> bool:
     """Whether a marker holds for this Python on Linux; one that can't be read is taken to."""
     try:
         return Marker(str(marker)).evaluate(LINUX)
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError, RecursionError):
         return True
 
 
@@ -162,7 +169,7 @@ def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
             known = known or bool(OPTION.match(line))
         elif line:
             try:
-                pins.append(_requirement(re.split(r"\s--(?:hash|[a-z])", line)[0], source))
+                pins.append(_requirement(re.split(r"\s--(?:hash|[a-z])", line)[0], partial(document.place, number)))
                 known = True
                 good += bool(pins[-1] or re.search(r"[<>=~@]", line))  # a word alone may be of any text
             except InvalidRequirement:
@@ -200,14 +207,17 @@ def _skipped(source: Place, why: str) -> Pin:
     return Pin("", Range(), source, one_line(f"skipped, {why}"))
 
 
-def _locked(document: Document, package: Table) -> Pin | None:
-    """A package of pylock.toml, uv.lock or poetry.lock, whatever else its entry has or lacks."""
-    name = str(package.get("name", ""))
-    markers = package.get("resolution-markers") or [package.get("marker") or package.get("markers") or ""]
-    if not any(_holds(marker) for marker in (markers if isinstance(markers, list) else [markers])):
-        return None
-    place = re.search(rf'^\s*name\s*=\s*"{re.escape(name)}"', document.text, re.MULTILINE)
-    return _pin(name, f"=={package.get('version', '')}", document.line(place.end() if place else 0))
+def _locked(document: Document, packages: Iterable[object]) -> Iterator[Pin | None]:
+    """The packages of pylock.toml, uv.lock or poetry.lock, whatever else their entries have or lack."""
+    places: dict[str, int] = {}
+    for number, line in enumerate(document.text.split("\n"), 1):
+        if named := NAMED.match(line):
+            places.setdefault(named[1], number)
+    for package in map(table, packages):
+        name = str(package.get("name", ""))
+        markers = package.get("resolution-markers") or [package.get("marker") or package.get("markers") or ""]
+        if canonicalize_name(name) in STACK and any(map(_holds, markers if isinstance(markers, list) else [markers])):
+            yield _pin(name, f"=={package.get('version', '')}", partial(document.place, places.get(name, 1)))
 
 
 def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
@@ -220,7 +230,8 @@ def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
     yield from (pin for pin in pins if not pin or pin.package not in elsewhere)
     yield from elsewhere.values()
     for name, entry in table(data, "tool", "poetry", "dependencies").items():
-        yield _pin(name, _poetry(_version(entry)), document.at(str(name)))
+        if canonicalize_name(str(name)) in STACK:  # poetry-core's parser is slow
+            yield _pin(name, _poetry(_version(entry)), partial(document.at, str(name)))
 
 
 def _uv(document: Document, name: str, entry: object) -> Pin | None:
@@ -239,7 +250,7 @@ def _uv(document: Document, name: str, entry: object) -> Pin | None:
     builds = {build[1] or build[2] for text in names if text and (build := BUILD.search(f"@{text}"))}
     version = builds.pop() if len(builds) == len(kinds) == 1 else ""
     if "." in version and ranges.is_version(version):  # and not a commit
-        return _pin(name, f"=={version}", place)
+        return _pin(name, f"=={version}", lambda: place)
     branch = next((str(each["branch"]) for each in taken if "branch" in each), "")
     where = f"branch {branch}" if branch else f"{kinds[0][0]} {kinds[0][1]}"
     return Pin(
@@ -268,8 +279,8 @@ def _conda(document: Document, entries: Sequence[object]) -> Iterator[Pin | None
 def _asked(document: Document, text: str, requirement: str, line: int = 0) -> Pin | None:
     """The pin of a requirement that stands in a file as `text`."""
     try:
-        place = document.place(line) if line else document.line(max(document.text.find(text), 0))
-        return _requirement(requirement, place)
+        at = partial(document.place, line) if line else lambda: document.line(max(document.text.find(text), 0))
+        return _requirement(requirement, at)
     except InvalidRequirement:
         return None
 

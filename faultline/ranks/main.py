@@ -23,6 +23,7 @@ from faultline.ranks import (
     meeting,
     nvml,
     observer,
+    process,
     repeatable,
     saved,
     sketch,
@@ -41,6 +42,7 @@ from faultline.strategies import Setup, Wrapped
 
 def main(job: Job, rank: int) -> Report:
     """Run one rank of a job; an exception becomes part of its report."""
+    before = process.settings()
     for number in range(job.times):
         if number:
             accelerate.begin_anew()
@@ -50,7 +52,7 @@ def main(job: Job, rank: int) -> Report:
             with executed.recorded(report.executed) if job.executed else nullcontext():
                 _run(job, report)
         except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
-            report.error = error_report(error)
+            report.error = process.blamed(error_report(error), before, of_user=bool(job.target))
         report.seconds = time.monotonic() - started
     return report
 

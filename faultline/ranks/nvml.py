@@ -2,10 +2,11 @@
 
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from faultline.base.interpreters import ask, command
 
 # What a child is asked: the UUIDs of all GPUs, a line each. Nothing is imported for it, since a stack may lack pynvml.
 LOOK = """
@@ -48,7 +49,7 @@ def keep_out() -> None:
 
 def seen() -> list[str]:
     """The UUIDs of this machine's GPUs in the order of NVML, which a child asks for; none where it can't."""
-    look = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=False)
+    look = ask(command(sys.executable, "-c", LOOK))
     return look.stdout.split() if look.returncode == 0 else []
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from faultline.base.errors import OTHER, FaultlineError
-from faultline.base.traces import own_fault
+from faultline.base.errors import MACHINE, OTHER, FaultlineError
+from faultline.base.traces import lacking, message_of, own_fault
 from faultline.cells.finding import Number
 from faultline.ranks.facts import Facts
 
 KINDS = ("gradients", "weights")
+LONGEST = 40_000  # characters of an error's text
+CHAIN, FRAMES = 20, 200  # errors that follow from each other, and calls of each
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,17 @@ class Message:
 
 def error_report(error: BaseException) -> ErrorReport:
     """What is known of an exception, while it is handled."""
-    chain = tuple(_chain(error, set()))
-    text = "".join(traceback.format_exception(error))
-    return ErrorReport(
-        type(error).__name__, str(error), text, own_fault(error), chain[-1].kind, time.monotonic(), chain
-    )
+    chain = tuple(_chain(error, set())[-CHAIN:])
+    text, kind = bounded("".join(traceback.format_exception(error))), chain[-1].kind
+    if kind == OTHER and lacking(error):
+        kind = MACHINE
+    return ErrorReport(type(error).__name__, chain[-1].message, text, own_fault(error), kind, time.monotonic(), chain)
+
+
+def bounded(text: str) -> str:
+    """A text, or its beginning and its end where it is very long: it goes through a pipe, to a file and onto a page."""
+    cut = len(text) - LONGEST
+    return text if cut <= 0 else f"{text[: LONGEST // 2]}\n[{cut} characters]\n{text[-LONGEST // 2 :]}"
 
 
 def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
@@ -212,7 +220,7 @@ def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
         Frame(each.filename, each.lineno or 0, each.name, each.line or "")
         for each in traceback.extract_tb(error.__traceback__)
     )
-    text = "".join(traceback.format_exception_only(error))
+    text = bounded("".join(traceback.format_exception_only(error)))
     kind = error.kind if isinstance(error, FaultlineError) else OTHER
-    raised = Raised(kind, str(error), text, frames, error.__cause__ is not None)
+    raised = Raised(kind, bounded(message_of(error)), text, frames[-FRAMES:], error.__cause__ is not None)
     return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]

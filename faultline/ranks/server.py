@@ -31,6 +31,7 @@ from faultline.ranks.job import LOOPBACK, Job
 from faultline.ranks.report import Message
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+MOST = 256 << 20  # bytes of a report
 
 
 def describe() -> dict[str, Any]:
@@ -95,6 +96,9 @@ class Rank:
                 if not chunk:
                     self.watched.discard(self.pipe)
         lines, newline, self.buffer = self.buffer.rpartition(b"\n")
+        if len(self.buffer) > MOST:
+            lines, newline, self.buffer = b"no end of its line", b"\n", b""
+            self.watched.discard(self.pipe)
         if not ended:
             return lines + newline
         self.watched.discard(self.process)

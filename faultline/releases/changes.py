@@ -291,7 +291,7 @@ def _lacks_reference(result: Result) -> bool:
 
 
 def _raised(entry: Result) -> bool:
-    if entry.signature == Signature.OWN_FAULT:
+    if entry.signature in (Signature.OWN_FAULT, Signature.MACHINE):
         return False
     return entry.signature == Signature.NO_REFERENCE or any(rank.error for rank in entry.ranks)
 

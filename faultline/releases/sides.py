@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError
@@ -129,7 +129,7 @@ def same(base: Stack, text: str) -> bool:
 def _pins(word: str, there: Mapping[str, str]) -> bool:
     """Whether a requirement pins the version that is there."""
     try:
-        asked = Requirement(word)
+        asked = requests.parsed_requirement(word)
     except InvalidRequirement:  # a date
         return False
     version = there.get(canonicalize_name(asked.name), "")

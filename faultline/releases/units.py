@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
+from faultline.base.errors import UNREADABLE
+
 BODY = ""  # the name of a module's body, as `faultline.ranks.executed` has it
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -54,11 +56,11 @@ def units(source: bytes) -> Mapping[str, str]:
         return {}
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        split = Split()
+        split.visit(tree)
+        split.add(BODY, tree)
+    except (SyntaxError, *UNREADABLE):
         return {BODY: hashlib.blake2b(source).hexdigest()}
-    split = Split()
-    split.visit(tree)
-    split.add(BODY, tree)
     return split.digests
 
 

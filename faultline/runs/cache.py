@@ -6,16 +6,18 @@ import gzip
 import hashlib
 import json
 import os
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
 from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.interpreters import ask, command
 from faultline.base.paths import PACKAGE, REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
@@ -258,11 +260,9 @@ def _judged(entry: Result) -> Result:
 def _looked_at(python: str) -> tuple[str, str, bool]:
     """What an interpreter is, a digest of its libraries' files, and whether one of these is anywhere else."""
     try:
-        words = [python, "-P", "-c", LOOK]
-        environment = supervisor.inherited(python)
-        look = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-        kind, files, elsewhere = json.loads(look.stdout)
-    except (OSError, ValueError):
+        look = ask(command(python, "-c", LOOK), env=supervisor.inherited(python))
+        kind, files, elsewhere = msgspec.json.decode(look.stdout, type=tuple[str, str, list[str]])
+    except (UsageError, ValueError):
         return "", "", True
     return kind, files, bool(elsewhere)
 

@@ -168,7 +168,8 @@ def _share(
         return Measured(name, unusable=str(error))
     line = stack_name(environment.versions)
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
-    known = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
+    wanted = {*cells}
+    known = [entry for entry in folders.lasting(folder) if entry.cell in wanted]
     missing = folders.without(cells, known)
     keep = None
     if missing:

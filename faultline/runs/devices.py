@@ -1,9 +1,9 @@
 """Which device cells can run on here."""
 
-import subprocess
 import sys
 
 from faultline.base.errors import UsageError, unknown
+from faultline.base.interpreters import ask, command
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import DEVICES, Cell
 from faultline.cells.selection import Selection, select
@@ -28,6 +28,5 @@ def check_device(device: str, python: str = sys.executable) -> None:
         raise unknown("device", device, DEVICES)
     if device != "cuda":
         return
-    look = [python, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]
-    if subprocess.run(look, capture_output=True, check=False).returncode:
+    if ask(command(python, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)")).returncode:
         raise UsageError("torch sees no GPU here; leave out the device to run on the CPU")

@@ -4,8 +4,9 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from faultline.base.errors import Terminated, terminate
 from faultline.cells.cell import Cell
 from faultline.runs import pool
 from faultline.runs.driver import Driver, Engine, Event, Part, Plan
@@ -70,13 +71,17 @@ def _next(events: queue.SimpleQueue[Event]) -> Event:
 
 @contextlib.contextmanager
 def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]:
-    """Have Ctrl-C wait its turn in a queue: so it comes after what was finished before it, and can't stop the end."""
+    """Have Ctrl-C, and SIGTERM, wait its turn in a queue: so it comes after what was finished before it, and can't stop
+    the end."""
+    usual: Mapping[int, Callable[..., object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+    kinds: Mapping[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+    # Where another handler is, somebody wants it ignored, or sees to it; another thread is never interrupted.
     in_main = threading.current_thread() is threading.main_thread()
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not in_main:
-        yield  # somebody wants it ignored, or sees to it; another thread is never interrupted
-        return
-    signal.signal(signal.SIGINT, lambda *_: put(KeyboardInterrupt()))
+    ours = [number for number, handler in usual.items() if in_main and signal.getsignal(number) is handler]
+    for number in ours:
+        signal.signal(number, lambda number, _: put(kinds[number]()))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in ours:
+            signal.signal(number, usual[number])

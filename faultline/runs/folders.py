@@ -11,6 +11,7 @@ from rich.console import Console
 from faultline.base import packages
 from faultline.base.errors import NeverReady, NoRoom, UsageError
 from faultline.base.text import count
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import Cell
 from faultline.runs import cache, engines, pool, progress, results, storage
 from faultline.runs.cache import Cache
@@ -192,7 +193,12 @@ def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, s
     same_stack(folder, versions)
     if set(folder.info().cells) != {cell.id for cell in cells}:
         raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
-    return entries(folder)
+    return lasting(folder)
+
+
+def lasting(folder: RunFolder) -> list[Result]:
+    """A run's results, without those that only say what this machine lacked: their cells run again."""
+    return [entry for entry in entries(folder) if entry.signature != Signature.MACHINE]
 
 
 def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from faultline.base import traces
-from faultline.base.errors import CheckFailed, Impossible
+from faultline.base.errors import MACHINE, CheckFailed, Impossible
 from faultline.base.text import percent
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
@@ -134,6 +134,8 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
     text = f"{error.type}: {error.message if error.message.strip() else error.line}"
     if error.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
+    if error.kind == MACHINE:
+        return Judgement(Outcome.INVALID, Signature.MACHINE, traces.fault_of_machine(text), rank)
     if error.fault and not is_victim(error.message):
         return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.fault, text), rank)
     signature = failure.signature(text)

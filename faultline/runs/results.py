@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import untagged
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
@@ -150,7 +150,7 @@ def read(line: str) -> Result | None:
         if facts := more.get("facts"):
             more["facts"] = {**facts, "model": facts["class"]}
         return msgspec.convert({**entry, "cell": vars(cell), "checked": more}, Result)
-    except (ValueError, LookupError, TypeError, AttributeError, UsageError):  # msgspec.ValidationError is a ValueError
+    except (*UNREADABLE, UsageError):  # msgspec.ValidationError is a ValueError
         return None
 
 

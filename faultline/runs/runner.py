@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
+from faultline.base.errors import DIED, MACHINE, Impossible, NeverReady, ServerDied
 from faultline.base.text import one_line
-from faultline.base.traces import fault_of_own, innermost, last_words, signal_name
+from faultline.base.traces import fault_of_machine, fault_of_own, innermost, lacking, last_words, signal_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
@@ -167,6 +167,8 @@ def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> 
             if server.killed or (isinstance(died, NeverReady) and not again):
                 raise
             problem = str(died)
+    if lacking(Exception(problem)):
+        return Ended([]), Judgement(Outcome.INVALID, Signature.MACHINE, fault_of_machine(problem))
     return Ended([]), Judgement(Outcome.INVALID, Signature.SERVER, problem)
 
 
@@ -177,6 +179,8 @@ def without_reference(problem: ErrorReport) -> Judgement:
     if problem.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", problem.message)
     error = one_line(f"{problem.type}: {problem.message}")
+    if problem.kind == MACHINE:
+        return Judgement(Outcome.INVALID, Signature.MACHINE, fault_of_machine(error))
     if problem.fault:
         return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.fault, error))
     return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{error} (in one process: there is no reference)")

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.paths import RESULTS
 from faultline.runs.results import Result, read
 from faultline.stacks.index import Release
@@ -81,7 +81,7 @@ class RunFolder:
     def info(self) -> RunInfo:
         try:
             return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunInfo)
-        except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        except (OSError, *UNREADABLE):  # msgspec's errors are ValueErrors
             raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
 
     def read(self, failure: str = "") -> tuple[list[Result], int]:

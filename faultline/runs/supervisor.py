@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from faultline.base.errors import NeverReady, ServerDied
+from faultline.base.errors import UNREADABLE, NeverReady, ServerDied
+from faultline.base.interpreters import command
 from faultline.base.paths import ROOT
+from faultline.base.text import cut
 from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
@@ -31,6 +33,7 @@ from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, S
 if TYPE_CHECKING:
     from faultline.runs.gpus import Gpu
 
+SHOWN = 100  # characters of what is no report
 START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready yet
 START_WORK = 120.0  # seconds of processor time that it may take to get ready
 
@@ -134,7 +137,7 @@ class RankServer:
             if self.killed:
                 raise ServerDied("the rank server was killed")
             self._process = subprocess.Popen(
-                [self.python, "-P", start.__file__],
+                command(self.python, start.__file__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -247,7 +250,11 @@ class RankServer:
                 raise ServerDied(self._last_words())
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
-        return msgspec.convert(json.loads(line), Message)  # msgspec reads no JSON with NaN in it
+        try:
+            return msgspec.convert(json.loads(line), Message)  # msgspec reads no JSON with NaN in it
+        except UNREADABLE:
+            shown = cut(line[:SHOWN].decode(errors="replace"), SHOWN)
+            raise ServerDied(f"a rank wrote something else than its report into its pipe: {shown}") from None
 
     def _last_words(self) -> str:
         lines = text(self.folder / "server.log").strip().splitlines()

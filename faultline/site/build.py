@@ -3,12 +3,12 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.base.interpreters import ask, command
 from faultline.base.paths import GENERATED
 from faultline.base.text import count
 from faultline.base.version import __version__
@@ -32,9 +32,7 @@ def run() -> int:
         source, made = Path(folder) / "source", Path(folder) / "site"
         write(source)
         words = ["-m", "sphinx", "--builder", "html", "--quiet", "--fail-on-warning", "--keep-going"]
-        done = subprocess.run(
-            [sys.executable, *words, str(source), str(made)], capture_output=True, text=True, check=False
-        )
+        done = ask(command(sys.executable, *words, str(source), str(made)), patience=3600)
         if done.returncode:
             raise UsageError(f"Sphinx can't make the site: {done.stderr[-2000:]}")
         for page in made.rglob("*.html"):

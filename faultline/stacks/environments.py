@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import platformdirs
 from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import NotInstalled, Uninstallable, UsageError
+from faultline.base.interpreters import ask, command
 from faultline.base.packages import NEWEST, OLDEST, STACK, TO_START
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
@@ -28,6 +30,7 @@ from faultline.stacks.requests import UNDATED, Stack, base, installed, requireme
 
 # A clone's environment of the supervisor, if that has Ray, and of the stack, which hasn't.
 OF_FLEET, OF_STACK = ROOT / ".fleet", ROOT / ".venv" / "bin" / "python"
+LOOKING = 60.0  # seconds that an interpreter may take to list its packages
 READY = "faultline.json"  # written last: an environment without it is not one
 # What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
 # file, repository or reference that isn't there is one.
@@ -97,12 +100,12 @@ def existing(python: str) -> Environment:
         raise UsageError(f"{plain(python)} is no program that can be run: name a Python interpreter")
     # Its own path, not the one that it links to: a virtual environment's is a link.
     program = os.path.abspath(program)
-    look = subprocess.run([program, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, check=False)
     try:
-        version, lock = json.loads(look.stdout)
+        look = ask(command(program, "-c", LOOK), patience=LOOKING).stdout
+        version, lock = msgspec.json.decode(look, type=tuple[tuple[int, int], str])
     except ValueError:
         raise UsageError(f"{plain(python)} does not run as Python") from None
-    if not (3, OLDEST) <= tuple(version) <= (3, NEWEST):
+    if not (3, OLDEST) <= version <= (3, NEWEST):
         raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; 3.{OLDEST} to 3.{NEWEST} can be used")
     environment = Environment(program, lock)
     if lacking := missing(environment):

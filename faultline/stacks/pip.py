@@ -3,8 +3,9 @@
 import ast
 import contextlib
 import os
-import subprocess
 import sys
+
+from faultline.base.interpreters import ask, command
 
 
 def settings() -> dict[str, str]:
@@ -31,9 +32,7 @@ def settings() -> dict[str, str]:
 
 def config() -> dict[str, str]:
     """pip's settings for every command and for installations, from its files and variables, by name."""
-    listing = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
+    listing = ask(command(sys.executable, "-m", "pip", "config", "list")).stdout
     sections: dict[str, dict[str, str]] = {}
     for line in listing.splitlines():
         name, _, value = line.partition("=")

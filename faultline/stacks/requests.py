@@ -16,6 +16,7 @@ from faultline.base.errors import UsageError, unknown
 from faultline.base.near import slip
 from faultline.base.packages import NEEDED, TODAY, pinned
 from faultline.base.paths import ROOT, STACKS
+from faultline.base.text import cut
 
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
 EARLIEST = datetime.date(2025, 3, 1)
@@ -24,6 +25,7 @@ UNDATED = ("torch", "setuptools")
 # What older releases import and don't declare, as other packages brought it: TRL to 1.14.1, torch to 2.6 for DeepSpeed.
 UNDECLARED = ("requests", "setuptools")
 ARCHIVES = (".whl", ".tar.gz", ".zip")
+LONGEST = 200  # characters of a requirement that are shown
 
 AS_OF = re.compile(r"^#\s*as of:\s*(\S+)\s*$", re.MULTILINE)
 
@@ -122,12 +124,26 @@ def day(text: str) -> datetime.date:
         raise UsageError(f"{text!r} is not a date such as 2025-06-01") from None
 
 
+def parsed_requirement(text: str) -> Requirement:
+    """A requirement; raises InvalidRequirement also for one that packaging itself chokes on, later or by another error.
+
+    It reads a version when that is compared, and follows each bracket of a marker.
+    """
+    try:
+        parsed = Requirement(text)
+        for each in parsed.specifier:
+            int(max(re.findall(r"\d+", each.version), key=len, default="0"))  # Python bounds its digits
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequirement(cut(error, LONGEST)) from None
+    return parsed
+
+
 def requirement(text: str) -> str:
     """The normalised name of the package that a requirement is about; refuses a folder, which changes unnoticed."""
     try:
-        parsed = Requirement(text)
+        parsed = parsed_requirement(text)
     except InvalidRequirement:
-        raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
+        raise UsageError(f"{cut(text, LONGEST)!r} is not a requirement such as trl==1.12.0") from None
     place = urlsplit(parsed.url or "")
     if parsed.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
         # Environments are kept under what was resolved, and that is the folder's name, whatever is in it.

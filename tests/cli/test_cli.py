@@ -288,7 +288,7 @@ def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, argv):
         assert "torch.cuda.is_available()" in command[-1]
         return subprocess.CompletedProcess(command, 3)
 
-    monkeypatch.setattr(devices.subprocess, "run", without_gpu)
+    monkeypatch.setattr(devices, "ask", without_gpu)
     assert "torch sees no GPU here" in refused(*argv)
 
 

@@ -155,7 +155,7 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     where = cells.place(reports.shown(failures()["distillation_loss_over_ranks"]))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     upstream.printed.cache_clear()
-    assert "can't be run here" in upstream.environment(where)[1]
+    assert "trl env can't be run" in upstream.environment(where)[1]
     for script, expected in (("echo '/home/me/x 1.0'", "<path> 1.0"), ("echo no >&2; exit 3", "exit code 3: no")):
         upstream.printed.cache_clear()
         (tmp_path / "trl").write_text(f"#!/bin/sh\n{script}\n")

@@ -124,8 +124,8 @@ import os, pathlib, sys
 words = sys.argv[1:]
 with open("calls", "a") as calls:
     print(*words, file=calls)
-folder = pathlib.Path(".faultline/results/is-safe-2026-11-23T10-00-00")
 if words[0] == "is-safe" and os.environ["CODE"] != "2":
+    folder = pathlib.Path(os.environ["FAULTLINE_FOLDER"]) / "results" / "is-safe-2026-11-23T10-00-00"
     folder.mkdir(parents=True)
     (folder / "summary.md").write_text("## the verdict")
     (folder / "verdict.json").write_text('{{"identical": ' + os.environ["IDENTICAL"] + "}}")
@@ -145,6 +145,8 @@ def action(tmp_path):
     def run(verb, code=0, identical="false", **inputs):
         env = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
         env |= {"PATH": f"{command.parent}:{os.environ['PATH']}", "CODE": str(code), "IDENTICAL": identical}
+        env |= {"FOLDER": str(tmp_path / "ours")}
+        (tmp_path / "ours").mkdir(exist_ok=True)
         words = [str(ROOT / ".github" / "action.sh"), verb]
         done = subprocess.run(words, cwd=tmp_path, env=env | inputs, capture_output=True, text=True, check=False)
         return done.returncode, (tmp_path / "calls").read_text().splitlines(), done.stdout
@@ -160,7 +162,7 @@ def test_the_action_audits_for_both_readers_and_ends_as_audit_did(action, tmp_pa
     got, calls, printed = action("audit", code, FILES="requirements.txt\n\n  \nmy configs\n", FAIL=fail)
     assert got == ends
     assert calls[0] == "audit --format sarif requirements.txt my configs"
-    assert (tmp_path / ".faultline" / "faultline.sarif").read_text() == "the findings\n"
+    assert (tmp_path / "ours" / "faultline.sarif").read_text() == "the findings\n"
     assert code == 2 or (calls[1:], printed) == (
         ["audit --format github requirements.txt my configs"],
         "the findings\n",
@@ -173,10 +175,11 @@ def test_the_action_hands_on_what_is_safe_answered(action, tmp_path, code):
     got, (call,), _ = action("is-safe", code, BASE="trl==1.1.0", TO="trl==1.2.0", OPTIONS="--strategy zero* --all")
     assert (got, call) == (code, "is-safe --base trl==1.1.0 --to trl==1.2.0 --strategy zero* --all")
     assert (tmp_path / "GITHUB_STEP_SUMMARY").exists() == (code != 2)
-    assert not (tmp_path / "GITHUB_OUTPUT").exists()
+    shown = f"summary={tmp_path}/ours/summary.md\n" if code != 2 else ""
+    assert shown == ((tmp_path / "GITHUB_OUTPUT").read_text() if shown else "")
     if code == 2:  # which left no folder
         action("is-safe", identical="true", BASE="old.txt", TO="new.txt", OPTIONS="")
-        assert (tmp_path / "GITHUB_OUTPUT").read_text() == "identical=true\n"
+        assert (tmp_path / "GITHUB_OUTPUT").read_text().endswith("\nidentical=true\n")
 
 
 def test_the_action_takes_its_inputs_as_variables_and_uses_and_describes_all():

@@ -245,7 +245,7 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
     """Breaks when cells for the CPU look for GPUs, a cluster's head must have one, or results of other machines' GPUs
     are kept as this one's."""
-    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
+    monkeypatch.setattr(devices, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
     asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
     assert devices.runnable(asked, SimpleNamespace(here=False))
     with gpus.lent(replace(CELL, device="cpu")) as lent:

@@ -1,6 +1,7 @@
 """`make setup`: the environment is made once, and again where it is unfinished; no test here runs pip on a package."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,7 @@ def clone(tmp_path):
     """A folder with the Makefile and a few pins."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "requirements.txt").write_text(PINS)
+    (tmp_path / "requirements.lock").write_text("Test_Lib==1.0 --hash=sha256:0\n")
     (tmp_path / "python").write_text(PYTHON)
     (tmp_path / "python").chmod(0o755)
     return tmp_path
@@ -55,7 +57,8 @@ def test_the_second_call_installs_nothing(clone):
     """Breaks when pip sees another environment, an import compiles what pip didn't, or a checkout costs a download."""
     done, asked = make(clone, PYTHONPATH="/elsewhere")
     assert done.returncode == 0, done.stderr
-    assert [line.split()[-1] for line in asked] == ["torch==2.13.0", ".venv/.making"]
+    assert [line.split()[-1] for line in asked] == [".venv/.lock", ".venv/.pins"]
+    assert ["--require-hashes" in line for line in asked] == [True, False]
     assert all("--no-compile" in line and "/elsewhere" not in line for line in asked)
     compiled = (clone / "python.log").read_text()
     assert "-m compileall -q -j 0 .venv/lib" in compiled, "each start takes three times as long"
@@ -128,6 +131,16 @@ def test_a_wrong_interpreter_is_refused_in_one_line(clone, version, usable):
         assert done.returncode == 2 and not (clone / ".venv").exists()
         line, *_, end = done.stderr.splitlines()
         assert line.startswith(f"set-up: Python 3.{OLDEST} to 3.{NEWEST} is needed") and end.startswith("make: ***")
+
+
+def test_the_lock_has_every_pin_with_hashes_but_torch():
+    """Breaks when a pin was raised and the lock wasn't (`make lock`): what is installed then is not what was seen."""
+    lock, pins = ROOT / "requirements.lock", pinned(ROOT / "requirements.txt")
+    entries = [each for each in re.split(r"\n(?=\S)", lock.read_text()) if each]
+    assert all("--hash=sha256:" in each for each in entries)
+    assert not [each for each in entries if re.match(r"torch==|triton|cuda-|nvidia-(?!ml-py)", each)]
+    named = {name: version for name, version in pins.items() if name != "torch"}
+    assert {name: version for name, version in pinned(lock).items() if name in named} == named
 
 
 def test_the_pins_of_this_repository_are_all_read():

@@ -1,0 +1,250 @@
+"""Files and words that somebody made to choke a reader: one clear line, or the file counts as none."""
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from packaging.requirements import InvalidRequirement
+
+from faultline.audit import sarif, shell
+from faultline.base import console, errors, traces
+from faultline.base.errors import UNREADABLE, UsageError
+from faultline.base.paths import PACKAGE
+from faultline.diagnose import signs
+from faultline.projects import documents, files, versions
+from faultline.ranks import report
+from faultline.releases import units
+from faultline.runs import results, storage
+from faultline.stacks import environments, requests
+
+DEEP = 100_000
+BRACKETS = "[" * DEEP + "]" * DEEP
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f'{{"a": {BRACKETS}}}',
+        f"trl = {BRACKETS}",
+        "a" + ".a" * DEEP + " = 1",
+        f"[{'a.' * DEEP}a]",
+        f"trl==1.0; {'(' * 2000}python_version > '3'{')' * 2000}",
+        f"trl=={'9' * 5000}",
+        "trl: " + BRACKETS,
+        f"import x\nGRPOConfig(a={'(' * DEEP})\n",
+    ],
+)
+def test_a_file_that_is_nested_or_long_is_a_line_at_most(tmp_path, asked, content):
+    """Breaks when depth or the length of a number ends in a traceback."""
+    for name in ("requirements.txt", "pyproject.toml", "uv.lock", "grpo.yaml", "ds.json", "train.py", "run.sh"):
+        (tmp_path / name).write_text(content)
+        code, _, lines = asked("audit", str(tmp_path / name))
+        assert code in (0, 1, 2) and len(lines) <= 1, name
+
+
+@pytest.mark.parametrize("word", [f"trl=={'9' * 5000}", f"trl<{'9' * 5000}", f"trl; {'(' * 3000}"])
+def test_a_requirement_that_packaging_chokes_on_is_a_usage_error(asked, word):
+    code, _, (line,) = asked("is-safe", word)
+    assert code == 2 and "is not a requirement such as" in line and len(line) < 400
+    with pytest.raises(InvalidRequirement):
+        requests.parsed_requirement(word)
+    assert str(requests.parsed_requirement("trl>=0.15,<1!2.0rc1").specifier)
+
+
+def test_records_that_are_nested_too_deeply_are_none(tmp_path):
+    assert results.read(f'{{"id": {BRACKETS}}}') is None and results.read(BRACKETS) is None
+    (tmp_path / "run.json").write_text(BRACKETS)
+    with pytest.raises(UsageError, match=r"no readable run\.json"):
+        storage.RunFolder(tmp_path).info()
+    assert {*units.units(f"x = {'(' * DEEP}".encode())} == {units.BODY}
+    with pytest.raises(UNREADABLE):
+        msgspec.json.decode(BRACKETS)
+
+
+def test_what_is_nested_too_deeply_anywhere_is_one_line(monkeypatch, asked):
+    """Breaks when a reader that nobody thought of ends a command in a traceback."""
+
+    def fall(*_, **__):
+        raise RecursionError
+
+    monkeypatch.setattr(files, "find", fall)
+    code, _, (line,) = asked("audit", ".")
+    assert code == 2 and "nested too deeply" in line
+
+
+def test_only_packages_under_test_are_looked_for_in_a_lock():
+    """Breaks when a lock of many packages is searched as a whole for each of them."""
+
+    class Counted(str):
+        asked = 0
+
+        def count(self, *args):
+            Counted.asked += 1
+            return super().count(*args)
+
+        def find(self, *args):
+            Counted.asked += 1
+            return super().find(*args)
+
+    for number in (100, 200):
+        names = [f"package{each}" for each in range(number)]
+        Counted.asked = 0
+        locked = "".join(f'[[package]]\nname = "{name}"\nversion = "1"\n' for name in (*names, "trl"))
+        data = {"package": [{"name": name, "version": "1"} for name in (*names, "trl")]}
+        pins = versions.read(documents.Document("uv.lock", files.Path("uv.lock"), Counted(locked), data))
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", 3 * number + 2)]
+        data = {"project": {"dependencies": [*names, "trl==1"]}}
+        text = Counted("\n".join([*names, "trl==1"]))
+        pins = versions.read(documents.Document("pyproject.toml", files.Path("p"), text, data))
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
+        data = {"_meta": {}, "default": {**{name: {"version": "==1"} for name in names}, "trl": {"version": "==1"}}}
+        text = Counted("\n".join([*(f'"{name}": 1' for name in names), '"trl": 1']))
+        pins = versions.read(documents.Document("Pipfile.lock", files.Path("p"), text, data))
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
+        assert Counted.asked <= 4, "each package costs a search"
+
+
+HERE = "cat <<EOF > x.py\naccelerate launch --bf16 in.py\nEOF\npython train.py --bf16 {}\n"
+
+
+def test_documents_in_scripts_are_left_out_in_one_pass():
+    script = documents.Document("run.sh", files.Path("run.sh"), HERE.format("<<< EOF"))
+    matches = [command.words for command in shell.commands(script)]
+    assert matches[-1][:2] == ("python", "train.py") and not any("accelerate" in words for words in matches)
+    open_ = documents.Document("run.sh", files.Path("run.sh"), "cat <<NEVER\npython train.py --bf16\n")
+    assert len([*shell.commands(open_)]) == 1, "a document without an end hides the rest"
+    empty = documents.Document("run.sh", files.Path("run.sh"), "cat <<A\nA\npython train.py --bf16\nA\n")
+    assert len([*shell.commands(empty)]) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=" + "x" * 900 + "\npython t.py --a " + "$A" * 100_000,
+        "A=" + "x" * 9000 + "\npython t.py --a " + "$A" * 10_000,
+        "python t.py " + "$(" * 60_000,
+        "python t.py " + " ".join(f"--flag{number}" for number in range(15_000)),
+    ],
+)
+def test_what_a_script_expands_to_is_bounded(text):
+    (command,) = shell.commands(documents.Document("run.sh", files.Path("run.sh"), text[: shell.LONGEST])) or [None]
+    sizes = [len(str(value)) for value in command.flags.values()] + [len(word) for word in command.words]
+    assert len(command.flags) <= shell.WORDS and sum(sizes) <= 2 * shell.LONGEST
+
+
+@pytest.mark.parametrize(
+    ("message", "rest"),
+    [
+        ("x</a></b>", "x"),
+        ("x </code> </pre> \n", "x"),
+        ("x -> </p>", "x ->"),
+        ("</a>" * 9, ""),
+        ("a</b>c", "a</b>c"),
+        ("List[int></p>", "List[int></p>"),
+    ],
+)
+def test_tags_behind_an_error_are_taken_away(message, rest):
+    assert signs.FURNITURE.sub("", message).strip() == rest
+
+
+def test_paths_say_nothing_of_a_machine():
+    for text, short in (
+        ('File "/home/me/.venv/lib/python3.11/site-packages/torch/x.py"', 'File "site-packages/torch/x.py"'),
+        ("/usr/lib/python3.12/ast.py", "python3.12/ast.py"),
+        ("/home/me/faultline/repros/a/failure.py:3", "train.py:3"),
+        ("see /tmp/x/y and a/tmp/b", "see <path> and a/tmp/b"),
+    ):
+        assert traces.shortened(text) == short
+
+
+def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):
+    """Breaks when a file whose name isn't UTF-8 ends an audit for code scanning."""
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"\xff.txt")
+    (tmp_path / name).write_text("trl==0.15.2\n")
+    assert sarif.artifact(tmp_path / name) == {"uri": "%FF.txt", "uriBaseId": sarif.BASE}
+    for form in ("sarif", "github", "json"):
+        code, out, lines = asked(
+            "audit", "--format" if form != "json" else "--json", *([form] * (form != "json")), name
+        )
+        assert code in (0, 1) and out and not lines
+
+
+# --------------------------------------------------------------------------------------------- whose fault an error is
+
+
+class Untold(Exception):
+    def __str__(self):
+        raise ValueError("x")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(28, "No space left on device"), errors.MACHINE),
+        (RuntimeError("PytorchStreamWriter: write failed: No space left on device"), errors.MACHINE),
+        (OSError(24, "Too many open files"), errors.MACHINE),
+        (OSError(27, "File too large"), errors.MACHINE),
+        (OSError(2, "No such file or directory"), errors.OTHER),
+        (RuntimeError("no space in the buffer"), errors.OTHER),
+        (Untold(), errors.OTHER),
+    ],
+)
+def test_what_the_machine_lacks_is_told_from_what_a_model_does(error, kind):
+    """Breaks when a full disk is booked as a fault of Faultline, or an error without a text ends its rank."""
+    stated = report.error_report(error)
+    assert stated.kind == kind and not stated.fault
+
+
+def test_an_error_of_any_length_fits_into_a_report():
+    """Breaks when an exception of 50 MB takes so long that its rank passes for one that hangs."""
+    try:
+        try:
+            raise ValueError("a" * 10_000_000)
+        except ValueError as first:
+            raise RuntimeError("begins " + "b" * 10_000_000 + " ends") from first
+    except RuntimeError as error:
+        stated = report.error_report(error)
+    assert stated.message.startswith("begins b") and stated.message.endswith("b ends")
+    assert len(msgspec.json.encode(stated)) < 20 * report.LONGEST
+    assert report.bounded("short") == "short"
+
+
+@pytest.mark.parametrize("says", ["{", "[[3, 12]]", '[["3", "12"], ""]', BRACKETS, '[[3, 12], "torch"]', "\xff\xfe"])
+def test_an_interpreter_that_prints_anything_is_refused(tmp_path, says):
+    python = tmp_path / "python"
+    (tmp_path / "says").write_text(says)
+    python.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n")
+    python.chmod(0o755)
+    with pytest.raises(UsageError, match=r"does not run as Python|lacks") as refused:
+        environments.existing(str(python))
+    assert "\n" not in str(refused.value)
+
+
+# ---------------------------------------------------------------------------------------------- what GitHub would obey
+
+LOG = "Traceback (most recent call last):\nValueError: ::error::planted ##[error]planted c10::Error\n"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_of_a_log_is_a_command_of_github(tmp_path, there):
+    """Breaks when a model's exception can write an annotation, or stop the log, of a workflow."""
+    (tmp_path / "train.log").write_text(LOG)
+    environment = {name: value for name, value in os.environ.items() if name != console.ACTIONS}
+    environment |= {console.ACTIONS: "true"} if there else {}
+    words = [sys.executable, "-P", str(PACKAGE / "__main__.py"), "diagnose", str(tmp_path / "train.log")]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    planted = [
+        line for line in done.stdout.splitlines() if line.split("planted")[0].endswith((" ::error::", "##[error]"))
+    ]
+    assert bool(planted) != there and "c10::Error" in done.stdout
+
+
+def test_audits_own_commands_reach_github(tmp_path):
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    environment = os.environ | {console.ACTIONS: "true"}
+    words = [sys.executable, "-P", str(PACKAGE / "__main__.py"), "audit", "--format", "github", str(tmp_path)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("::")
