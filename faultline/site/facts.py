@@ -17,7 +17,7 @@ from faultline.site import answers, dates
 from faultline.stacks import requests
 
 GRAVEST = ("diverges", "misplaced", "crashes", "hangs", "raises", "trains")
-"""Outcomes in which a failure may end, those that nobody is told of first."""
+"""Outcomes in which a failure may end, those without an error first."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class StackPage:
 
 
 def cards() -> list[Card]:
-    """A card for each failure: by what is seen of it, what nobody is told first, then in the order of their titles."""
+    """A card for each failure: by what is seen of it, without an error first, then in the order of their titles."""
     seen = {name: [words for words, by in symptoms.by_symptom().items() if name in by] for name in failures()}
     order = [*symptoms.SYMPTOMS, RAISES, NOWHERE]
     made = [
