@@ -20,16 +20,19 @@ ENOUGH = 1000  # losses of a rank that are compared
 FEWEST = 3  # steps that count: the first ones of a run in half precision may overflow
 LONGEST = 4000  # characters of a line that are searched
 
-_NORM = re.compile(
+WRONGLY = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
+"""How cells end of which a warning is all that is seen."""
+
+NORM = re.compile(
     r"(?<!\w)grad_norm['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
     re.IGNORECASE,
 )
-_LOSS = re.compile(
+LOSS = re.compile(
     r"(?<!\w)loss['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
     re.IGNORECASE,
 )
 # Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right.
-_ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
+ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,11 @@ class Steps:
 
     def take(self, line: Line) -> None:
         text = line.text[:LONGEST]
-        norm, loss = _NORM.search(text), _LOSS.search(text)
+        norm, loss = NORM.search(text), LOSS.search(text)
         if loss and line.rank is not None and len(losses := self._by_rank.setdefault(line.rank, [])) < ENOUGH:
             losses.append(loss[1])
             self._first = self._first or line
-        if norm and not (float(norm[1]) == 0 and _ALIKE.search(text)):
+        if norm and not (float(norm[1]) == 0 and ALIKE.search(text)):
             self._gradients.take(float(norm[1]), line)
         elif loss and not norm:
             self._losses.take(float(loss[1]) or 1.0, line)  # a loss of 0 is none that went wrong
@@ -163,22 +166,22 @@ class Warnings:
         if TRACEBACK in text:
             self._first.clear()
             self.traceback = self.traceback or line
-        for name, pattern, distinguished_by in _warnings():
+        for name, pattern, distinguished_by in warnings():
             if name not in self._first and pattern.search(text):
                 self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
 
     def warned(self, hints: Hints) -> tuple[Warned, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
-        wrongly = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
         every = [
-            replace(each, strategies=_silently(failures()[each.failure], wrongly, hints))
+            replace(each, strategies=_silently(failures()[each.failure], WRONGLY, hints))
             for each in self._first.values()
         ]
         return tuple(warned for warned in every if warned.strategies)
 
 
 @functools.cache
-def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
+def warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    """Each failure that prints no more than a warning, with its pattern, and what makes it more than harmless."""
     return tuple(
         (name, re.compile(each.pattern), each.distinguished_by)
         for name, failure in failures().items()
@@ -189,7 +192,7 @@ def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
 @functools.cache
 def _warning_words() -> str:
     """The pattern of the words of the lines that count: those with the warning of any failure, or a traceback."""
-    return needed([re.escape(TRACEBACK), *(pattern.pattern for _, pattern, _ in _warnings())])
+    return needed([re.escape(TRACEBACK), *(pattern.pattern for _, pattern, _ in warnings())])
 
 
 def _silently(failure: Failure, signatures: Collection[str], hints: Hints, today: bool = False) -> list[str]:

@@ -21,6 +21,13 @@ from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
 _COLLECTIVE = re.compile(r"(?:SeqNum=(?P<place>\d+), ?)?OpType=(?P<name>\w+)(?:, ?NumelIn=(?P<size>\d+))?")
+# What to do where a log shows nothing, as nothing raises where training only goes wrong.
+NEXT = {
+    "You saw an error?": "paste it from its first line to its last, of the rank that failed first",
+    "Nothing raised?": "faultline list --symptoms: what one sees, and the failures behind it",
+    "A model:": "faultline check train.py:build: trains it under every strategy, and says what differs",
+    "A project:": "faultline audit .: reads configs and scripts, and lists what applies",
+}
 OTHERS = 4  # events that are shown beside the cause
 
 
@@ -255,18 +262,8 @@ def _same(console: Console, same: SameLosses) -> None:
 
 
 def _next(console: Console) -> None:
-    """What to do where a log shows nothing, as nothing raises where training only goes wrong."""
-    rows = [
-        ("You saw an error?", "paste it from its first line to its last, of the rank that failed first"),
-        ("Nothing raised?", f"{here('faultline list --symptoms')}: what one sees, and the failures behind it"),
-        (
-            "A model:",
-            f"{here('faultline check train.py:build')}: trains it under every strategy, and says what differs",
-        ),
-        ("A project:", f"{here('faultline audit .')}: reads configs and scripts, and lists what applies"),
-    ]
-    for label, text in rows:
-        write_line(console, f"  {label:<18} {text}")
+    for label, text in NEXT.items():
+        write_line(console, f"  {label:<18} {here(text)}")
 
 
 def _warned(console: Console, diagnosis: Diagnosis) -> None:

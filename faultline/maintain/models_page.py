@@ -49,9 +49,12 @@ def page(every: Sequence[Summary]) -> str:
     ]
     parts += ["## By kind"] if fed else []
     for kind in kinds:
-        rows = [_row(each, columns) for each in today if each.kind == kind and not each.refused]
-        if rows:
-            parts += [f"### {kind[0].upper()}{kind[1:]}", "\n".join(headed(("model", *columns), rows))]
+        ran = [each for each in today if each.kind == kind and not each.refused]
+        alike = [each for each in ran if _trains(each, columns)]
+        rows = [_row(each, columns) for each in ran if each not in alike]
+        parts += [f"### {kind[0].upper()}{kind[1:]}"] if ran else []
+        parts += [f"{SYMBOLS[Outcome.TRAINS]} in every cell: {', '.join(map(_named, alike))}."] if alike else []
+        parts += ["\n".join(headed(("model", *columns), rows))] if rows else []
     parts += ["## What differs", *_listed_differences(today)]
     if refused := [each for each in today if each.refused]:
         lines = [
@@ -66,11 +69,21 @@ def page(every: Sequence[Summary]) -> str:
     return "\n\n".join([*parts, *_since(every)])
 
 
+def _trains(each: Summary, columns: Sequence[str]) -> bool:
+    """Whether a model was run in every cell, and trains in each as a single process does."""
+    return all(
+        each.outcomes.get(f"{strategy}/{mode}") == Outcome.TRAINS for strategy in columns for mode in CHECKPOINTING
+    )
+
+
+def _named(each: Summary) -> str:
+    return f"`{each.model}`{' + LoRA' if each.lora else ''}{UNFED if each.not_fed else ''}"
+
+
 def _row(each: Summary, columns: Sequence[str]) -> str:
     """A model's line: for each strategy a symbol for each checkpointing mode, in their order."""
     symbols = ["".join(_symbol(each, strategy, mode) for mode in CHECKPOINTING) for strategy in columns]
-    mark = UNFED if each.not_fed else ""
-    return row(f"`{each.model}`{' + LoRA' if each.lora else ''}{mark}", *symbols)
+    return row(_named(each), *symbols)
 
 
 def _symbol(each: Summary, strategy: str, mode: str) -> str:

@@ -30,7 +30,7 @@ PAGE = ViewportSize(width=1100, height=860)  # pixels
 
 # Each picture's name, with the command that stands above what it printed.
 COMMANDS = {
-    "matrix": "faultline run --failure zero3_dummy_loss,zero_double_reduction --strategy ddp,zero2,zero3"
+    "matrix": "faultline run --failure zero3_dummy_loss,zero_double_reduction --strategy ddp,zero2,zero3,fsdp2"
     " --precision fp32 --world 2",
     "is-safe": "faultline is-safe transformers==5.22.2 --failure zero_double_reduction --variant broken"
     " --strategy ddp,fsdp2 --precision fp32 --world 2",

@@ -1,7 +1,7 @@
 """What the entrance decides by, which is what `diagnose` decides by: errors, conditions, places, recorded texts."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from faultline import strategies
@@ -10,9 +10,10 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Condition
 from faultline.cells.cell import CHECKPOINTING
-from faultline.diagnose import alone, signs
+from faultline.diagnose import alone, signs, silent
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
+from faultline.diagnose.prefixes import LAYERS, PREFIX
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
 from faultline.strategies.naming import Table, mentioned, table
@@ -21,7 +22,7 @@ FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
 
 def data() -> dict[str, object]:
-    """All that theme/diagnose.js reads; it repeats `diagnosis.decide` with what one text can show of a run."""
+    """All that theme/diagnose.js and theme/silent.js read, which repeat `diagnosis.decide` for one text."""
     return {
         "errors": [_error(f, name) for f in failures().values() for name in _judged(f)],
         "recorded": [
@@ -57,6 +58,38 @@ def data() -> dict[str, object]:
             "timeout": TIMEOUT,
             "most": several.MOST,
             "shortest": SHORTEST,
+        },
+        "silent": _silent(),
+    }
+
+
+def _silent() -> dict[str, object]:
+    """What theme/silent.js reads: what steps and warnings look like, and where failures are silent, by signature, today
+    and on any stack."""
+    signatures = dict.fromkeys((*silent.WRONGLY, "unmoved", "nan"))
+
+    def places(
+        there: Callable[[Failure, Collection[str]], set[measured.Place]], failure: Failure
+    ) -> dict[str, list[str]]:
+        by = {each: sorted("/".join(place) for place in there(failure, [each])) for each in signatures}
+        return {each: found for each, found in by.items() if found}
+
+    return {
+        "norm": for_browser(silent.NORM.pattern, "i"),
+        "loss": for_browser(silent.LOSS.pattern, "i"),
+        "alike": for_browser(silent.ALIKE.pattern),
+        "prefix": for_browser(PREFIX.pattern, "i"),
+        "layers": LAYERS,
+        "longest": silent.LONGEST,
+        "fewest": silent.FEWEST,
+        "enough": silent.ENOUGH,
+        "traceback": signs.TRACEBACK,
+        "wrongly": silent.WRONGLY,
+        "warnings": [(name, for_browser(each.pattern), words) for name, each, words in silent.warnings()],
+        "places": {
+            name: {"today": places(measured.silent_today, each), "ever": places(measured.silent, each)}
+            for name, each in failures().items()
+            if measured.silent(each, [*signatures])
         },
     }
 

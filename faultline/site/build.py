@@ -13,7 +13,11 @@ from faultline.base.paths import GENERATED
 from faultline.base.text import count
 from faultline.base.version import __version__
 from faultline.catalogue.loading import failures
+from faultline.diagnose.view import NEXT
+from faultline.maintain import overview
+from faultline.maintain.overview import DOCS
 from faultline.report.page import template
+from faultline.report.run import ABSENT, SYMBOLS
 from faultline.site import dates, docs, downloads, facts, pages
 
 HERE = Path(__file__).parent
@@ -23,6 +27,8 @@ FOLDER = GENERATED / "site"
 SIGNS = re.compile(r"(?<=[_/=])(?=\w)|(?<=\.)(?=[A-Za-z_])")
 # In other text, where a name goes on.
 JOINTS = re.compile(r"(?<=\w)_(?=\w)|(?<=\w)\.(?=[A-Za-z_])")
+OUTCOMES = {sign: word for word, sign in SYMBOLS.items()} | {ABSENT: "none"}
+SIGNS_OF_OUTCOMES = re.compile(f"[{''.join(sign for sign in OUTCOMES if sign != '?')}]{{1,3}}")
 PARTS = re.compile(r"(?P<whole><(pre|script|style|title)\b.*?</\2>)|(?P<code><code\b.*?</code>)|(?<=>)[^<]+", re.S)
 
 
@@ -56,9 +62,23 @@ def write(source: Path) -> None:
     cards = pages.cards()
     _put(
         source / "index.md",
-        template(TEMPLATES / "index.md.j2").render(cards=cards, version=__version__, date=dates.pinned()),
+        template(TEMPLATES / "index.md.j2").render(
+            cards=cards,
+            families=facts.families(),
+            outcomes=facts.GRAVEST,
+            legend={"diverges": "silent: trains wrongly without an error"},
+            symbols=SYMBOLS,
+            next=NEXT,
+            version=__version__,
+            date=dates.pinned(),
+        ),
     )
-    _put(source / "failures" / "index.md", template(TEMPLATES / "failures.md.j2").render(cards=cards))
+    _put(
+        source / "failures" / "index.md",
+        template(TEMPLATES / "failures.md.j2").render(
+            cards=cards, symptoms=docs.relinked(overview.symptoms_list(), DOCS, "failures/index.md")
+        ),
+    )
     for failure in failures().values():
         page = pages.failure(failure)
         for file in page.files:
@@ -73,12 +93,17 @@ def write(source: Path) -> None:
 
 
 def breakable(html: str) -> str:
-    """A page on which names may be broken after underscores and dots, and code after further signs."""
+    """A page on which names may be broken after underscores and dots, and code after further signs, and on which the
+    symbols of outcomes have their colours where they stand alone."""
 
     def part(match: re.Match[str]) -> str:
         if match["code"]:
             return re.sub(r"(?<=>)[^<]+", lambda text: SIGNS.sub("<wbr>", text[0]), match[0])
-        return match[0] if match["whole"] else JOINTS.sub(r"\g<0><wbr>", match[0])
+        if match["whole"]:
+            return match[0]
+        if SIGNS_OF_OUTCOMES.fullmatch(match[0]):
+            return "".join(f'<span class="{word}">{sign}</span>' for sign in match[0] for word in [OUTCOMES[sign]])
+        return JOINTS.sub(r"\g<0><wbr>", match[0])
 
     return PARTS.sub(part, html)
 

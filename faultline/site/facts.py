@@ -8,12 +8,16 @@ from faultline import strategies
 from faultline.base.packages import STACK, TODAY
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+from faultline.cells.claims import showing
 from faultline.cells.words import grouped, ordered
-from faultline.observations import history, measured, verdicts
+from faultline.observations import history, measured, symptoms, verdicts
 from faultline.site import answers, dates
 from faultline.stacks import requests
+
+GRAVEST = ("diverges", "misplaced", "crashes", "hangs", "raises", "trains")
+"""Outcomes in which a failure may end, those without an error first."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,17 @@ class Grid:
 
 @dataclass(frozen=True)
 class OnStack:
-    """A failure's broken cells on one stack: those that show it, and those that don't; `text` has where, and how."""
+    """A failure's broken cells on one stack: those that show it, each with how it ends where that is known, and those
+    that don't; `text` has where, and how."""
 
     stack: str
-    shown: tuple[Cell, ...] = ()
+    ends: tuple[tuple[Cell, Did | None], ...] = ()
     clear: tuple[Cell, ...] = ()
     text: str = ""
+
+    @property
+    def shown(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell, _ in self.ends)
 
     @property
     def count(self) -> int:
@@ -98,7 +107,7 @@ def grid(failure: Failure, stack: str) -> Grid:
 def on_stacks(failure: Failure) -> dict[str, OnStack]:
     """What is known of a failure's broken cells on each named stack, by its name."""
     names = {each.month or each.name: each.name for each in stacks().values()}
-    shown: dict[str, list[Cell]] = {}
+    shown: dict[str, list[tuple[Cell, Did | None]]] = {}
     clear: dict[str, list[Cell]] = {}
     words: dict[str, dict[str, list[str]]] = {}
     for cell in measured.outcomes(failure):
@@ -106,8 +115,10 @@ def on_stacks(failure: Failure) -> dict[str, OnStack]:
             continue
         for each in history.of(failure, cell):
             if (name := names.get(each.stack)) and each.shows is not None:
-                (shown if each.shows else clear).setdefault(name, []).append(cell)
-                if each.shows:
+                if not each.shows:
+                    clear.setdefault(name, []).append(cell)
+                else:
+                    shown.setdefault(name, []).append((cell, each.did))
                     word = verdicts.WORDS[each.did.outcome] if each.did else "shows"
                     words.setdefault(name, {}).setdefault(word, []).append(cell.strategy)
     known = {*shown, *clear}
@@ -122,6 +133,37 @@ def on_stacks(failure: Failure) -> dict[str, OnStack]:
     }
 
 
+def glance(failure: Failure) -> dict[str, list[str]]:
+    """How a failure ends under each family of strategies on today's stack, the gravest outcome first: `trains` alone
+    where it was run and doesn't show, nothing where nothing was run. In fp32 at the usual world size."""
+    outcomes = measured.outcomes(failure)
+    shows = {*showing(failure, outcomes)}
+    ends: dict[str, set[str]] = {name: set() for name in families()}
+    for cell, did in outcomes.items():
+        usual = cell.broken and cell.precision == "fp32" and cell.world_size == default_world(cell)
+        if usual and (cell in shows or did.outcome == Outcome.TRAINS):
+            ends[_family(cell.strategy)].add(did.outcome)
+    return {
+        name: sorted(found - {Outcome.TRAINS} if len(found) > 1 else found, key=GRAVEST.index)
+        for name, found in ends.items()
+    }
+
+
+@functools.cache
+def families() -> tuple[str, ...]:
+    """The families of strategies, each stage of ZeRO and each FSDP by itself."""
+    return tuple(dict.fromkeys(map(_family, strategies.names())))
+
+
+def _family(strategy: str) -> str:
+    return strategy.partition("-")[0]
+
+
+def _end(cell: Cell, did: Did | None) -> str:
+    """What the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
+    return f"{did.outcome}/{symptoms.symptom(cell, did)}" if did else "/"
+
+
 def _place(failure: Failure, cell: Cell) -> str:
     """What the entrance filters by, trainer, strategy, checkpointing and precision; then the variant."""
     trainer = failure.variant(cell.variant).trainer or "scenario"
@@ -130,15 +172,21 @@ def _place(failure: Failure, cell: Cell) -> str:
 
 def entrance() -> dict[str, object]:
     """What the entrance and the comparison run on: what answers are decided by, and on each stack, by number, the
-    places that show each failure, those that don't, and where it shows in words."""
+    places that show each failure, those that don't, where it shows in words, and how each of the first ends."""
     places: dict[str, int] = {}
+    ends: dict[str, int] = {}
 
     def numbers(failure: Failure, cells: Sequence[Cell]) -> list[int]:
         return [places.setdefault(_place(failure, cell), len(places)) for cell in cells]
 
     known = {
         failure.name: {
-            name: [numbers(failure, there.shown), numbers(failure, there.clear), there.text]
+            name: [
+                numbers(failure, there.shown),
+                numbers(failure, there.clear),
+                there.text,
+                [ends.setdefault(_end(*each), len(ends)) for each in there.ends],
+            ]
             for name, there in on_stacks(failure).items()
         }
         for failure in failures().values()
@@ -147,6 +195,9 @@ def entrance() -> dict[str, object]:
         "answers": answers.data(),
         "titles": {failure.name: failure.title.replace("`", "") for failure in failures().values()},
         "places": [*places],
+        "ends": [*ends],
+        "outcomes": GRAVEST[:-1],
+        "symptoms": [*symptoms.SYMPTOMS],
         "known": known,
         "stacks": {
             name: {

@@ -15,7 +15,7 @@ from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.words import grouped
-from faultline.observations import measured, verdicts
+from faultline.observations import measured, symptoms, verdicts
 from faultline.report import failure as report_failure
 from faultline.report.remedies import worded
 from faultline.report.run import SYMBOLS
@@ -23,18 +23,25 @@ from faultline.site import dates, docs, downloads, facts
 from faultline.site.downloads import Download
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
+RAISES = "raises an error"
+NOWHERE = "not on today's releases"
 ORDER = ("verified", "conditional", "refuted", "untested")
 
 
 @dataclass(frozen=True)
 class Card:
-    """A failure on the entrance; `words` is what the search looks through beside the patterns. Texts are HTML."""
+    """A failure on the entrance; `words` is what the search looks through beside the patterns. Texts are HTML.
+
+    `sees` is what is seen of it today, and `glance` has the outcomes under each family of strategies.
+    """
 
     name: str
     title: str
     where: str
     helps: str
     until: str
+    sees: str
+    glance: Mapping[str, Sequence[str]]
     words: str
 
 
@@ -109,7 +116,9 @@ class StackPage:
 
 
 def cards() -> list[Card]:
-    """A card for each failure, in the order of their titles."""
+    """A card for each failure: by what is seen of it, without an error first, then in the order of their titles."""
+    seen = {name: [words for words, by in symptoms.by_symptom().items() if name in by] for name in failures()}
+    order = [*symptoms.SYMPTOMS, RAISES, NOWHERE]
     made = [
         Card(
             name=each.name,
@@ -117,11 +126,14 @@ def cards() -> list[Card]:
             where=html(typed(verdicts.today(each))),
             helps=html(verdicts.first_remedy(each)),
             until=html(each.until),
+            sees="; ".join(seen[each.name]) or (RAISES if verdicts.endings(each) else NOWHERE),
+            glance=facts.glance(each),
             words=searched(each),
         )
         for each in failures().values()
     ]
-    return sorted(made, key=lambda card: re.sub(r"<[^>]+>", "", card.title).lower())
+    titles = {card.name: re.sub(r"<[^>]+>", "", card.title).lower() for card in made}
+    return sorted(made, key=lambda card: (order.index(card.sees.partition(";")[0]), titles[card.name]))
 
 
 def typed(text: str) -> str:
@@ -169,7 +181,7 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         strips=strips(failure),
         remedies=claim_lines(failure, [each for each in claims if each.kind in catalogue.REMEDIES]),
         also_claimed=claim_lines(failure, [each for each in claims if each.kind not in catalogue.REMEDIES]),
-        beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
+        beside="\n\n".join(f"## {name}\n\n{text}" for name, text in story.items()),
         commands=(f"faultline show {failure.name}", *report_failure.commands(failure)),
         run=run,
         record=record,

@@ -15,7 +15,7 @@ from faultline.site import answers, build
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = build.HERE / "theme" / "diagnose.js"
+SCRIPTS = [build.HERE / "theme" / name for name in ("silent.js", "diagnose.js")]
 ALIKE = "element 0 of tensors does not require grad and does not have a grad_fn"
 REDUCED = "Error: AssertionError: The parameter 291 has already been reduced"
 LOST = "[rank3]:[E1003 10:11:12 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x"
@@ -54,7 +54,8 @@ def page(chromium):
     """A blank page with what the entrance decides by."""
     opened = chromium.new_page()
     opened.add_script_tag(content=f"window.FAULTLINE = {json.dumps({'answers': answers.data()})}")
-    opened.add_script_tag(content=SCRIPT.read_text("utf-8"))
+    for script in SCRIPTS:
+        opened.add_script_tag(content=script.read_text("utf-8"))
     yield opened
     opened.close()
 

@@ -17,6 +17,13 @@
     if (items.length) out.append(make("h3", {}, title), make("ul", {}, ...items.map((item) => make("li", {}, ...item))));
   };
 
+  // What didn't change is there for those who ask.
+  const fold = (title, items) => {
+    if (!items.length) return;
+    const summary = make("summary", {}, `${title}: ${items.length}`);
+    out.append(make("details", {}, summary, make("ul", {}, ...items.map((item) => make("li", {}, ...item)))));
+  };
+
   const versions = (one, two) => {
     const [from, to] = [data.stacks[one].versions, data.stacks[two].versions];
     const differing = Object.keys({ ...from, ...to }).filter((name) => from[name] !== to[name]);
@@ -35,18 +42,19 @@
     const run = { failures: 0, cells: 0 };
     const scope = make("p", {});
     out.append(scope);
-    versions(one, two);
-    const kinds = { second: [], first: [], both: [], neither: [], apart: [] };
+    const kinds = { second: [], first: [], moved: [], same: [], neither: [], apart: [] };
     for (const [failure, known] of Object.entries(data.known)) {
       const link = make("a", { href: `../failures/${failure}.html` }, data.titles[failure]);
       const cells = [one, two].map((stack) => new Set((known[stack] ?? [[], []]).flat()));
       const common = [...cells[0]].filter((cell) => cells[1].has(cell));
       run.failures += common.length > 0;
       run.cells += common.length;
-      const [before, after] = [one, two].map((stack) => common.filter((cell) => known[stack][0].includes(cell)).length);
+      const [there, here] = [one, two].map((stack) => common.filter((cell) => known[stack][0].includes(cell)));
+      const [before, after] = [there.length, here.length];
       const of = `of ${common.length} ${common.length === 1 ? "cell" : "cells"}`;
       if (!common.length) kinds.apart.push([link]);
-      else if (before && after) kinds.both.push([link, before === after ? `: ${after} ${of}` : `: ${before}, then ${after} ${of}`]);
+      else if (before && after && String(there) === String(here)) kinds.same.push([link, `: ${after} ${of}`]);
+      else if (before && after) kinds.moved.push([link, `: ${before}, then ${after === before ? "others" : after} ${of}`]);
       else if (after) kinds.second.push([link, `: ${after} ${of}`]);
       else if (before) kinds.first.push([link, `: ${before} ${of}`]);
       else kinds.neither.push([link]);
@@ -56,12 +64,12 @@
     const [from, to] = [one, two].map((stack) => data.stacks[stack].title);
     list(`Only on ${to}: ${kinds.second.length}`, kinds.second);
     list(`Only on ${from}: ${kinds.first.length}`, kinds.first);
-    list(`On both: ${kinds.both.length}`, kinds.both);
-    list(`On neither: ${kinds.neither.length}`, kinds.neither);
-    if (!kinds.apart.length) return;
-    const links = kinds.apart.flatMap(([link], i) => (i ? [", ", link] : [link]));
-    const summary = make("summary", {}, `No cell was run on both: ${kinds.apart.length}`);
-    out.append(make("details", {}, summary, make("p", {}, ...links)));
+    list(`On both, in other cells: ${kinds.moved.length}`, kinds.moved);
+    if (!kinds.second.length && !kinds.first.length && !kinds.moved.length) out.append(make("p", {}, "No failure changed."));
+    versions(one, two);
+    fold("On both, as before", kinds.same);
+    fold("On neither", kinds.neither);
+    fold("No cell was run on both", kinds.apart);
   };
 
   for (const select of [form.one, form.two])

@@ -189,7 +189,7 @@ window.FAULTLINE.diagnose = (() => {
   const decide = (text) => {
     const events = eventsOf(text);
     const cause = events.find((event) => !event.follows) ?? events[0];
-    if (!cause) return { answer: "no error", matches: [], alike: [] };
+    if (!cause) return { answer: "no error", matches: [], alike: [], ...window.FAULTLINE.silent(text, hintsOf(text, { text: "" })) };
     const hints = hintsOf(text, cause);
     const chain = signs.raised_in.test(text) && !cause.follows ? [...events].reverse() : [cause];
     const raised = chain.filter((event) => !event.follows || event.type === signs.timeout);

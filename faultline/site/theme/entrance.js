@@ -5,7 +5,10 @@
   const data = window.FAULTLINE;
   const form = document.getElementById("search");
   const AXES = ["trainer", "strategy", "checkpointing", "precision"];
-  const places = data.places.map((place) => place.split("/"));
+  const ENDS = ["outcome", "symptom"];
+  const FILTERS = [...AXES, ...ENDS, "release"];
+  const [places, ends] = [data.places, data.ends].map((each) => each.map((text) => text.split("/")));
+  const table = document.getElementById("cards");
   const cards = [...document.querySelectorAll(".card")];
 
   // Code in a text stands between backticks.
@@ -19,6 +22,7 @@
 
   // Why a failure is shown for a text, in the command's words.
   const reason = (answer, match) => {
+    if (match.why) return match.why;
     const { if: distinction } = match.error;
     if (!match.sure && answer !== "one of several") return `It is this only if the run has ${distinction}.`;
     if (match.mechanism) return `The same mechanism: ${match.mechanism}. It is this if the run has ${distinction}.`;
@@ -51,6 +55,8 @@
   }
   group("everything as of", ofKind("month"));
   group("stacks by name", Object.entries(data.stacks).filter(([name, stack]) => stack.named && name !== "today").map(([name]) => [name, name]));
+  for (const name of data.outcomes) form.outcome.add(new Option(name === "diverges" ? "silent: trains wrongly without an error" : name, name));
+  for (const words of data.symptoms) form.symptom.add(new Option(words, words));
   const LABELS = { scenario: "no trainer (a loop of one's own)", trainer: "Trainer (transformers)" };
   const ORDER = [...data.answers.checkpointing, ...data.answers.strategies];
   AXES.forEach((axis, i) => {
@@ -62,9 +68,10 @@
   const there = (failure, stacks) => {
     const asked = AXES.map((axis) => form[axis].value);
     const fits = (number) => asked.every((value, axis) => !value || places[number][axis] === value);
+    const endsSo = (end) => ENDS.every((name, axis) => !form[name].value || ends[end][axis] === form[name].value);
     const known = stacks.map((stack) => data.known[failure][stack]).filter(Boolean);
-    if (known.some(([shown]) => shown.some(fits))) return "shown";
-    return known.some(([, clear]) => clear.some(fits)) ? "clear" : "unknown";
+    if (known.some(([shown, , , how]) => shown.some((number, i) => fits(number) && endsSo(how[i])))) return "shown";
+    return known.some(([shown, clear]) => [...shown, ...clear].some(fits)) ? "clear" : "unknown";
   };
 
   const HEADS = {
@@ -75,16 +82,41 @@
     "out of memory": "Not in the catalogue: plain out of memory, not a fault of distribution.",
     "probably not": "Probably not in the catalogue: many mistakes raise this error. Below is what else it may be.",
   };
-  const WITHOUT_ERROR = "Not in the catalogue. Paste the line that begins with the error's type, as in RuntimeError: ...";
-  const summary = (text, { answer, search }, counts) => {
+  const steps = (n) => `${n} ${n === 1 ? "step" : "steps"}`;
+  const under = (names) => names.map((name) => `\`${name}\``).join(", ");
+  // Of a text without an error: what it shows nevertheless, and the failures of which that is seen, each with why.
+  const silentWords = ({ silence, same, warned, cut }) => {
+    if (silence) {
+      const when = silence.after ? `after ${steps(silence.after)} that had a number` : "in every step that it logs";
+      return `No error found, but ${silence.figure} is ${silence.norm} ${when}: ${steps(silence.steps)}. Many mistakes do that, so no failure is named.`;
+    }
+    if (cut) return "No error found, but a traceback begins in this text, and its last line names the error: paste that too.";
+    if (same)
+      return `No error found, but ${same.ranks.length} ranks log the same losses to the last digit. This is right if what they log is the mean over the ranks. Else every rank trains on the same rows: print a batch's first row on each rank.`;
+    return warned?.length ? "No error found, but a line in it may be of a failure." : "";
+  };
+  const seenIn = ({ silence, warned = [] }) => {
+    const why = new Map();
+    const parameters = silence?.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan");
+    for (const [failure, names] of Object.entries(silence?.failures ?? {}))
+      why.set(failure, `It leaves ${parameters} without an error, under ${under(names)}.`);
+    for (const [failure, names] of Object.entries(silence?.earlier ?? {}))
+      why.set(failure, `${why.get(failure) ?? ""} On older releases only it does so under ${under(names)}.`.trim());
+    for (const { failure, distinction, strategies } of warned)
+      why.set(failure, `It shows no more than this warning, under ${under(strategies)}. It is that failure if ${distinction}.`);
+    return [...why].map(([failure, words]) => ({ error: { failure }, sure: "likely", why: words }));
+  };
+  const WITHOUT_ERROR = "No error found in this text.";
+  const summary = (text, { answer, search }, counts, silently) => {
     const shown = counts.shown ?? 0;
     const unknown = answer === "not in the catalogue";
     const head = HEADS[unknown && shown ? "probably not" : answer];
     const lines = head ? [head] : [];
     if (unknown) lines.push(`Search for ${search}`);
+    if (silently) lines.push(silently);
     if (!shown && text && !counts.clear && !counts.unknown) return lines.join(" ") || WITHOUT_ERROR;
     lines.push(shown ? `${shown} of ${cards.length} failures.` : "No failure is left.");
-    if (counts.clear) lines.push(`${counts.clear} more ${counts.clear === 1 ? "was" : "were"} run there and don't show.`);
+    if (counts.clear) lines.push(`${counts.clear} more ${counts.clear === 1 ? "was" : "were"} run there and don't show${ENDS.some((name) => form[name].value) ? " so" : ""}.`);
     if (counts.unknown) lines.push(`${counts.unknown} more ${counts.unknown === 1 ? "was" : "were"} not run there.`);
     return lines.join(" ");
   };
@@ -106,12 +138,14 @@
   const update = () => {
     const text = form.error.value.trim();
     const decided = data.diagnose(text);
-    const { answer, matches, alike } = decided;
+    const { answer, alike } = decided;
+    const silently = silentWords(decided);
+    const matches = decided.matches.length ? decided.matches : seenIn(decided);
     const likely = new Map([...alike.filter((match) => match.shared), ...matches].map((match) => [match.error.failure, match]));
     if (matches.length) for (const match of alike) if (!matches.includes(match)) likely.delete(match.error.failure);
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const byWords = (card) => answer === "no error" && words.length <= 6 && words.every((word) => card.dataset.text.includes(word));
-    const filtered = [...AXES, "release"].some((name) => form[name].value);
+    const filtered = FILTERS.some((name) => form[name].value);
     const stacks = stacksOf(form.release.value);
     const counts = {};
     for (const card of cards) {
@@ -120,13 +154,17 @@
       const state = filtered ? there(card.dataset.failure, stacks) : "shown";
       if (wanted) counts[state] = (counts[state] ?? 0) + 1;
       card.hidden = !wanted || state !== "shown";
-      card.style.order = match ? matches.indexOf(match) : matches.length;
       measured(card, form.release.value ? stacks : ["today"]);
       const line = card.querySelector(".why");
       line.hidden = !match;
       line.replaceChildren(...(match ? marked(reason(answer, match)) : []));
     }
-    document.getElementById("count").textContent = summary(text, decided, counts);
+    const place = (card) => matches.findIndex((match) => match.error.failure === card.dataset.failure);
+    table.tBodies[0].append(...matches.length ? cards.toSorted((a, b) => (place(a) >>> 0) - (place(b) >>> 0)) : cards);
+    // A table of all is for a glance; what was asked for has its lines.
+    table.classList.toggle("whole", !text && !filtered);
+    document.getElementById("count").textContent = summary(text, decided, counts, silently);
+    document.getElementById("next").hidden = !text || answer !== "no error" || likely.size > 0 || cards.some((card) => !card.hidden);
     const where = document.getElementById("where");
     where.hidden = !form.release.value;
     where.replaceChildren("Run on ", ...stacks.flatMap((stack, i) => [i ? ", " : "", link(stack)]), ".");
@@ -140,7 +178,7 @@
 
   const remember = () => {
     const address = new URLSearchParams();
-    for (const name of [...AXES, "release"]) if (form[name].value) address.set(name, form[name].value);
+    for (const name of FILTERS) if (form[name].value) address.set(name, form[name].value);
     const text = form.error.value.trim();
     const query = address.toString();
     // No browser sends what is behind the number sign.
@@ -149,7 +187,7 @@
   };
 
   const state = new URLSearchParams(location.search);
-  for (const name of [...AXES, "release"]) {
+  for (const name of FILTERS) {
     form[name].value = state.get(name) ?? "";
     if (form[name].selectedIndex < 0) form[name].value = ""; // an address may name what is gone
   }
