@@ -9,6 +9,7 @@ import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.paths import ROOT
+from tests.support.clone import cloned
 
 pytestmark = pytest.mark.slow
 
@@ -92,14 +93,7 @@ print(json.dumps(answers))
 @pytest.fixture
 def copy(tmp_path):
     """The project's files with one more folder."""
-    place = tmp_path / "faultline"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    for name in listed.stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
+    place = cloned(tmp_path / "faultline")
     (place / "repros" / NAME).mkdir()
     for name, text in FOLDER.items():
         (place / "repros" / NAME / name).write_text(text)
