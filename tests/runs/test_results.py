@@ -206,7 +206,7 @@ def test_what_is_said_of_a_run_adds_up_and_what_is_no_run_is_refused(tmp_path):
 
 
 @contextmanager
-def at(root, stop_after=None, stack="", does=None):
+def at(root, stop_after=None, stack="", does=None, stops=KeyboardInterrupt):
     """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run.
 
     With a `stack`, what they did is kept under it.
@@ -217,7 +217,7 @@ def at(root, stop_after=None, stack="", does=None):
         [part] = parts
         for cell in part.cells:
             if len(ran) == stop_after:
-                raise KeyboardInterrupt
+                raise stops
             ran.append(cell.id)
             part.done((does or fake)(cell))
 
@@ -293,6 +293,10 @@ def test_an_interrupted_run_says_how_far_it_came(tmp_path, capsys, ran):
     out = capsys.readouterr().out
     assert f"{ran} of {len(CELLS)} cells ran: `" in out and "faultline run --resume` with the same options" in out
     assert "Every cell did what was expected" not in out
+    with at(tmp_path, stop_after=ran, stops=OSError(28, "No space left on device")):
+        assert app.main(OPTIONS) == EXIT_USAGE
+    so_far = so_far.replace(folder.shown, latest_run(tmp_path).shown)
+    assert capsys.readouterr().err.splitlines()[-1] == f"faultline: No space left on device; {so_far}; {goes_on}"
 
 
 def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys):
