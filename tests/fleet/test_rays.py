@@ -139,20 +139,6 @@ def test_a_killed_actor_is_replaced(head, nodes, stack, here):
     running.ends_as(here)
 
 
-@pytest.mark.nightly
-def test_a_killed_rank_server_is_no_result(head, nodes, stack, here):
-    """Breaks when the death of a server is taken for what the cell does."""
-    nodes()
-    running = Running(head, stack)
-    running.after(10)
-    pids = {process.pid for process in descendants("light.py")}
-    servers = [process for process in descendants("light.py") if process.ppid() not in pids]
-    assert servers, "nothing is killed"
-    for process in servers:
-        process.kill()
-    running.ends_as(here)
-
-
 def test_a_killed_rank_is_tried_again(head, nodes, stack, here):
     """Breaks when a cell is blamed for a rank that the kernel killed for want of memory, perhaps another's."""
     nodes()
