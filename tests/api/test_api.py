@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -20,18 +18,13 @@ from faultline.ranks import start
 from faultline.runs import folders
 from faultline.runs.storage import RunFolder
 from tests.support import entries
+from tests.support.program import python
 
 LOG = ROOT / "fixtures" / "logs" / "bunny-146.log"
 FUNCTIONS = ("audit", "check", "diagnose")
 
 
 def build(): ...
-
-
-def python(code, cwd=ROOT):
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 IMPORTS = """
@@ -56,13 +49,15 @@ def test_the_functions_keep_their_names_whatever_is_imported_before():
         "from faultline import check, diagnose, audit",
     ]
     same = " and ".join(f"faultline.{name} is api.{name}" for name in FUNCTIONS)
-    assert python(IMPORTS.format(before=before, same=same)).split() == ["True"] * len(before)
+    assert python("-c", IMPORTS.format(before=before, same=same)).stdout.split() == ["True"] * len(before)
 
 
 def test_importing_the_package_imports_nothing_else():
     """Breaks when `import faultline` takes longer than it should in somebody's test suite, or needs a library."""
-    shown = python("import sys; before = set(sys.modules); import faultline; print(*set(sys.modules) - before)")
-    assert {name for name in shown.split() if name.partition(".")[0] not in sys.stdlib_module_names} == {"faultline"}
+    code = "import sys; before = set(sys.modules); import faultline; print(*set(sys.modules) - before)"
+    assert {
+        name for name in python("-c", code).stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names
+    } == {"faultline"}
     assert {*faultline._PUBLIC} == {*dir(faultline)}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = faultline.nothing
@@ -264,12 +259,5 @@ def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, 
     (tmp_path / "lib" / "models.py").write_text(MODELS)
     (tmp_path / "script.py").write_text(SCRIPT.replace("GUARD", guard))
     run = "import runpy, sys; sys.path.insert(0, 'lib'); runpy.run_path('script.py', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", run],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", run, cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == code and answer in done.stdout + done.stderr, done.stdout + done.stderr

@@ -110,7 +110,6 @@ measured_by = "faultline bisect"
             "[error.torn]\ndistinguish_by = 'x'",
             "unknown key 'distinguish_by'; did you mean distinguished_",
         ),
-        ("recognise", "[project.broken]\nneeds = 'adaptor'", "toml: project: unknown need 'adaptor'; did you mean ad"),
         ("recognise", "[error.torn]\nany_of = 'x'", "error.torn.any_of: expected a table"),
         ("recognise", "[error.torn]\nsame_as = 1", "error.torn.same_as: expected a text"),
         ("recognise", "[error.tron]\nsame_as = 'x'", "recognise.toml: error: unknown name 'tron'; did you mean torn?"),

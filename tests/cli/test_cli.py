@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from unittest.mock import Mock
 
 import pytest
@@ -22,6 +21,7 @@ from faultline.runs import devices, engines, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunFolder
 from tests.support.judged import judged
+from tests.support.program import python
 
 FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain durations", "maintain merge")
 FAILURES = loading.failures()
@@ -181,8 +181,7 @@ def project(tmp_path):
 
 def collected(place, *options):
     """Let pytest collect the cells in a folder; gives its exit code and what it says."""
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options]
-    answer = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
+    answer = python("-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options, cwd=place)
     text = answer.stdout + answer.stderr
     assert "Traceback" not in text and "conftest.py:" not in text, f"a mistake is shown as a defect:\n{text}"
     return answer.returncode, text.splitlines()
@@ -206,9 +205,7 @@ def test_a_broken_file_is_one_line(project):
     assert any(line.startswith("repros/zero_double_reduction/failure.py::broken/") for line in lines)
 
     def refused(*words):
-        answer = subprocess.run(
-            [sys.executable, "-m", "faultline", *words], cwd=project, capture_output=True, text=True, check=False
-        )
+        answer = python("-m", "faultline", *words, cwd=project)
         assert answer.returncode == EXIT_USAGE and not answer.stdout and not [*project.glob("results/*")]
         [line] = answer.stderr.splitlines()
         return line

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from faultline.ranks import preload
 from tests.support import light
 from tests.support.light import have_ended
+from tests.support.program import python
 
 
 @pytest.fixture
@@ -113,13 +113,5 @@ print(sent() - before)
 """
     counts = set()
     for _ in range(5):  # the counter is the whole machine's: another process may have sent something
-        done = subprocess.run(
-            [sys.executable, "-c", asks],
-            env=os.environ | preload.environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        counts.add(int(done.stdout))
+        counts.add(int(python("-c", asks, check=True, **preload.environment()).stdout))
     assert 0 in counts, "a rank asks a name server: cells touch the network, and hang where it is slow"
