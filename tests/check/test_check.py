@@ -689,8 +689,10 @@ def test_an_adapter_that_never_moves_is_the_first_thing_told():
     assert remarks.of_model(FACTS) == []
 
 
-def test_nothing_that_ran_is_no_agreement():
+def test_nothing_that_ran_is_no_agreement_and_what_is_not_proven_no_difference():
     """Breaks when a selection in which no cell can be run is told as a model without faults."""
+    answer = view.verdict([entry(), entry("invalid")])
+    assert answer == "1 invalid, as nothing proves which strategy and mode ran."
     impossible = entry("impossible", detail="the model has no gradient_checkpointing_enable")
     assert not findings.agrees([impossible]) and not findings.ran([impossible])
     assert view.verdict([impossible]) == "No cell could be run: the model has no gradient_checkpointing_enable."
@@ -723,11 +725,6 @@ def test_of_an_error_its_module_is_told_and_no_difference():
     assert "  raised in: a\n" in answer and "first differs" not in answer
     assert "raised in: the model itself\n" in shown([entry("raises", raised_in="")])
     assert "raised in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
-
-
-def test_what_could_not_be_proven_is_not_told_as_a_difference():
-    answer = view.verdict([entry(), entry("invalid")])
-    assert answer == "1 invalid, as nothing proves which strategy and mode ran."
 
 
 def test_the_command_repeats_the_very_cell():

@@ -353,7 +353,7 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
 
     gone = RankEnd(exit=-9, log="x" * 9000, shown={"a": 1})
     ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), gone])
-    entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
+    entry = result(CELLS[0], Judgement(Outcome.CRASHES, Signature.DIFFERS), ended, STACK, Expectation(), "changed")
     assert [rank.exit for rank in entry.ranks] == [None, None, -9]
     assert [rank.error for rank in entry.ranks] == [None, RankError("E", "m", "t"), None]
     assert len(entry.ranks[2].log) == 4000
@@ -363,6 +363,9 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
     errors = [row[-1] for row in entry.errors]
     assert errors == sorted(errors, reverse=True) and 0.0 not in errors
     json.dumps(entry.as_json())
+    # Workers of pytest-xdist can't send a result with a subclass of a text.
+    assert type(entry.outcome) is type(entry.signature) is str
+    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
 
 
 def test_the_worst_of_each_kind_are_kept():
@@ -384,18 +387,6 @@ def test_errors_that_rounding_explains_are_told_apart():
     assert ("b", "weights", 1, 0, 2.5) in worst_errors(both)
     assert results.excused(both) == Rounding(3, Deviation("b", "weights", 2, 0, 2.5), 1.5)
     assert results.excused([reports.report()]) == Rounding()
-
-
-def test_the_stack_is_one_line_without_build_tags():
-    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
-
-
-def test_an_outcome_and_its_signature_are_plain_texts():
-    """Breaks when workers of pytest-xdist can't send a result: they take no subclass of a text."""
-    cell = select(failures(), Selection(failure=("zero3_dummy_loss",)))[0]
-    judged = Judgement(Outcome.DIVERGES, Signature.DIFFERS)
-    entry = result(cell, judged, Ended([]), {}, Expectation(), "expected")
-    assert type(entry.outcome) is type(entry.signature) is str
 
 
 # The folder of a run that somebody names: begun once, gone on with by the same command, one process at a time.
