@@ -63,15 +63,12 @@ def test_importing_the_package_imports_nothing_else():
         _ = faultline.nothing
 
 
-def test_a_diagnosis_prints_as_the_command_does(asked):
+def test_a_diagnosis_prints_as_the_command_does_and_takes_a_text(asked, tmp_path):
     result = faultline.diagnose(LOG)
     assert (0, f"{result}\n", []) == asked("diagnose", str(LOG))
     assert (result.answer, result.failure, result.sure) == ("named", "zero_double_reduction", "certain")
     assert json.loads(asked("diagnose", str(LOG), "--json")[1]) == json.loads(json.dumps(result.as_json()))
     assert repr(result) == "DiagnoseResult('zero_double_reduction', sure='certain')"
-
-
-def test_a_log_may_be_given_as_its_text(tmp_path):
     result = faultline.diagnose(LOG.read_text())
     assert result.failure == "zero_double_reduction" and "\n  the given text:3-10  AssertionError" in str(result)
     line = "RuntimeError: something that nobody has seen yet"

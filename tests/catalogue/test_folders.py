@@ -38,9 +38,6 @@ def test_claims_have_the_source_of_their_group_and_a_key_from_what_they_change(f
     assert claims["off"].swap == {"checkpointing": "off"}
     assert claims["off"].where == {"variant": "*broken", "strategy": "zero*", "checkpointing": "reentrant"}
     assert [claim.source for claim in claims.values()] == ["https://example.org/1"] * 2 + [""]
-
-
-def test_two_claims_of_one_key_are_refused(folder):
     twice = 'claims={"a": (helps("one", remedy="x"), helps("other", remedy="x"))})'
     with pytest.raises(UsageError, match=r"example/failure.py: two claims have the key `x`; name one with `key=`"):
         load(folder(twice))
