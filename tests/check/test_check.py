@@ -175,29 +175,26 @@ def problem(*chain, fault_at=""):
     return ErrorReport("E", chain[-1].message, "", fault_at, chain[-1].kind, chain=chain)
 
 
-def test_a_message_of_several_lines_is_told_by_its_first():
-    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model."""
+def test_an_error_is_told_by_its_first_line_and_the_users_own_frames():
+    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model; when frames
+    of this suite hide one's own, or its fault is the model's; or when a file that Python can't parse has no place."""
     first = raised("ConnectionError: no route", BUILD)
     last = raised("OSError: no connection\nSee the manual\n  about offline mode.", BUILD)
     message, traceback = checking.explained(problem(first, last), ME)
     assert message == "OSError: no connection"
     assert "During handling of the above exception" in traceback and "no route" in traceback
-
-
-def test_a_user_sees_their_own_frames_only():
-    """Frames of this suite in front of one's own hide what is wrong."""
     words = "AttributeError: 'NoneType' object has no attribute 'shape'"
     message, traceback = checking.explained(problem(raised(words, SUITE, BUILD, HELPER)), ME)
     assert message == words
     assert "faultline/ranks/main.py" not in traceback and "_run(job" not in traceback
     assert traceback.startswith("Traceback") and traceback.endswith("'shape'\n") and "/home/me/train.py" in traceback
-
-
-def test_a_file_that_can_not_be_read_is_named():
-    """Breaks when a file that Python can't parse has no frame, and so no place."""
     words = '  File "/home/me/other.py", line 2\n    def (\n        ^\nSyntaxError: invalid syntax'
     message, traceback = checking.explained(problem(raised(words, SUITE)), ME)
     assert message == "SyntaxError: invalid syntax" and "/home/me/other.py" in traceback
+    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), fault_at="compare.py:95 in digest")
+    message, traceback = checking.explained(fault, ME)
+    assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
+    assert traceback.endswith("return helper(None)\n")
 
 
 def test_a_refusal_is_one_line_with_the_cause_alone():
@@ -245,18 +242,6 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     answer = shown([raises(f"ValueError: {cell}", cell, at=at) for cell in ("zero2", "fsdp2")])
     assert answer.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
-
-
-def test_a_fault_of_this_suite_is_not_told_as_the_models():
-    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), fault_at="compare.py:95 in digest")
-    message, traceback = checking.explained(fault, ME)
-    assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
-    assert traceback.endswith("return helper(None)\n")
-
-
-def test_weights_that_came_apart_are_named_once():
-    apart = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
-    assert checking.apart(ended({}, facts=apart)) == (("embed.weight", "head.weight"),)
 
 
 def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_for_it():
@@ -739,6 +724,8 @@ def test_facts_are_those_of_the_most_ranks():
     alone = entry(world_size=1, facts=replace(FACTS, no_gradient=("a",)))
     both = entry(facts=replace(FACTS, unequal=("a",)))
     assert findings.facts_of([both, alone]).unequal == findings.facts_of([alone, both]).unequal == ("a",)
+    facts = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
+    assert checking.apart(ended({}, facts=facts)) == (("embed.weight", "head.weight"),), "each pair once"
 
 
 class Dying:
