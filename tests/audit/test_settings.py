@@ -63,8 +63,9 @@ def test_the_configs_that_the_matrix_runs_with(file):
 
 @pytest.mark.slow
 def test_what_accelerate_itself_writes(tmp_path):
-    """Breaks when accelerate writes a key in another way than it is read here."""
+    """Breaks when accelerate, or transformers, writes a key in another way than it is read here."""
     from accelerate.commands.config.config_args import ClusterConfig
+    from transformers import TrainingArguments
 
     common = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16", "use_cpu": False, "debug": False}
     offload = {"zero_stage": 3, "offload_param_device": "cpu", "offload_optimizer_device": "cpu"}
@@ -82,6 +83,9 @@ def test_what_accelerate_itself_writes(tmp_path):
             results = read_project([str(file)]).left
             assert strategy in results["strategy"] and results["precision"] == {"bf16"}, f"{name} for {strategy}"
             assert len(results["strategy"]) == (3 if strategy == "ddp" else 1)
+    kwargs = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    text = TrainingArguments(str(tmp_path), use_cpu=True, **kwargs).to_json_string()
+    assert left(tmp_path, text, "arguments.json")["checkpointing"] == {"reentrant"}
 
 
 NODES = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nparallelism_config: "

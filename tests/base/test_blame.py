@@ -57,12 +57,9 @@ def test_what_the_suite_computes_wrongly_is_its_own():
     assert fault_of(lambda: tensor_file.read(Path("absent"))).startswith("tensor_file.py:"), (
         "the innermost frame is a library's"
     )
-
-
-def test_a_hook_of_the_suite_within_a_model_is_its_own(monkeypatch):
     model = Model(lambda x: x)
     model.layer.register_forward_hook(lambda *_: compare.digest({"w": 7}))
-    assert "in digest" in fault_of(lambda: model(torch.ones(1, 2)))
+    assert "in digest" in fault_of(lambda: model(torch.ones(1, 2))), "a hook of the suite's within a model"
 
 
 def test_what_models_losses_and_engines_raise_is_theirs():

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.paths import ROOT
+from tests.support.clone import cloned
+from tests.support.program import python
 
 pytestmark = pytest.mark.slow
 
@@ -92,14 +92,7 @@ print(json.dumps(answers))
 @pytest.fixture
 def copy(tmp_path):
     """The project's files with one more folder."""
-    place = tmp_path / "faultline"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    for name in listed.stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
+    place = cloned(tmp_path / "faultline")
     (place / "repros" / NAME).mkdir()
     for name, text in FOLDER.items():
         (place / "repros" / NAME / name).write_text(text)
@@ -109,9 +102,7 @@ def copy(tmp_path):
 def answers(place, *asked):
     """What commands of one process print, each of which has to end with the exit code behind it."""
     words = json.dumps([line.split() for line, _ in asked])
-    ended = subprocess.run(
-        [sys.executable, "-c", SEVERAL, words], cwd=place, capture_output=True, text=True, check=False
-    )
+    ended = python("-c", SEVERAL, words, cwd=place)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     given = json.loads(ended.stdout.splitlines()[-1])
     assert [code for code, _ in given] == [code for _, code in asked], ended.stdout + ended.stderr

@@ -175,29 +175,26 @@ def problem(*chain, fault_at=""):
     return ErrorReport("E", chain[-1].message, "", fault_at, chain[-1].kind, chain=chain)
 
 
-def test_a_message_of_several_lines_is_told_by_its_first():
-    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model."""
+def test_an_error_is_told_by_its_first_line_and_the_users_own_frames():
+    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model; when frames
+    of this suite hide one's own, or its fault is the model's; or when a file that Python can't parse has no place."""
     first = raised("ConnectionError: no route", BUILD)
     last = raised("OSError: no connection\nSee the manual\n  about offline mode.", BUILD)
     message, traceback = checking.explained(problem(first, last), ME)
     assert message == "OSError: no connection"
     assert "During handling of the above exception" in traceback and "no route" in traceback
-
-
-def test_a_user_sees_their_own_frames_only():
-    """Frames of this suite in front of one's own hide what is wrong."""
     words = "AttributeError: 'NoneType' object has no attribute 'shape'"
     message, traceback = checking.explained(problem(raised(words, SUITE, BUILD, HELPER)), ME)
     assert message == words
     assert "faultline/ranks/main.py" not in traceback and "_run(job" not in traceback
     assert traceback.startswith("Traceback") and traceback.endswith("'shape'\n") and "/home/me/train.py" in traceback
-
-
-def test_a_file_that_can_not_be_read_is_named():
-    """Breaks when a file that Python can't parse has no frame, and so no place."""
     words = '  File "/home/me/other.py", line 2\n    def (\n        ^\nSyntaxError: invalid syntax'
     message, traceback = checking.explained(problem(raised(words, SUITE)), ME)
     assert message == "SyntaxError: invalid syntax" and "/home/me/other.py" in traceback
+    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), fault_at="compare.py:95 in digest")
+    message, traceback = checking.explained(fault, ME)
+    assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
+    assert traceback.endswith("return helper(None)\n")
 
 
 def test_a_refusal_is_one_line_with_the_cause_alone():
@@ -245,18 +242,6 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     answer = shown([raises(f"ValueError: {cell}", cell, at=at) for cell in ("zero2", "fsdp2")])
     assert answer.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
-
-
-def test_a_fault_of_this_suite_is_not_told_as_the_models():
-    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), fault_at="compare.py:95 in digest")
-    message, traceback = checking.explained(fault, ME)
-    assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
-    assert traceback.endswith("return helper(None)\n")
-
-
-def test_weights_that_came_apart_are_named_once():
-    apart = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
-    assert checking.apart(ended({}, facts=apart)) == (("embed.weight", "head.weight"),)
 
 
 def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_for_it():
@@ -689,8 +674,10 @@ def test_an_adapter_that_never_moves_is_the_first_thing_told():
     assert remarks.of_model(FACTS) == []
 
 
-def test_nothing_that_ran_is_no_agreement():
+def test_nothing_that_ran_is_no_agreement_and_what_is_not_proven_no_difference():
     """Breaks when a selection in which no cell can be run is told as a model without faults."""
+    answer = view.verdict([entry(), entry("invalid")])
+    assert answer == "1 invalid, as nothing proves which strategy and mode ran."
     impossible = entry("impossible", detail="the model has no gradient_checkpointing_enable")
     assert not findings.agrees([impossible]) and not findings.ran([impossible])
     assert view.verdict([impossible]).startswith("UNKNOWN: no cell could be run. What stands against")
@@ -725,11 +712,6 @@ def test_of_an_error_its_module_is_told_and_no_difference():
     assert "raised in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
 
 
-def test_what_could_not_be_proven_is_not_told_as_a_difference():
-    answer = view.verdict([entry(), entry("invalid")])
-    assert answer == "1 invalid, as nothing proves which strategy and mode ran."
-
-
 def test_the_command_repeats_the_very_cell():
     """Whatever a target is called: the words go through a shell."""
     answer = view.command("my file.py:build", ["--lora", "r=8"], entry(where="zero2", precision="bf16", world_size=4))
@@ -742,6 +724,8 @@ def test_facts_are_those_of_the_most_ranks():
     alone = entry(world_size=1, facts=replace(FACTS, no_gradient=("a",)))
     both = entry(facts=replace(FACTS, unequal=("a",)))
     assert findings.facts_of([both, alone]).unequal == findings.facts_of([alone, both]).unequal == ("a",)
+    facts = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
+    assert checking.apart(ended({}, facts=facts)) == (("embed.weight", "head.weight"),), "each pair once"
 
 
 class Dying:

@@ -78,7 +78,7 @@ def test_the_verbs_are_all_in_the_help(asked):
 
 @pytest.mark.slow
 def test_list_tells_cells_and_the_rule_of_each_combination_that_is_left_out(asked):
-    """Breaks when somebody who misses a cell can't find out why it isn't run."""
+    """Breaks when somebody who misses a cell can't find out why it isn't run, or --ids are others than `run` takes."""
     code, out, errors = asked("list", "--left-out", "--failure", "zero3_[ds]*")
     assert code == 0 and not errors
     reasons = dict(line.split("  ", 1) for line in out.splitlines())
@@ -91,13 +91,9 @@ def test_list_tells_cells_and_the_rule_of_each_combination_that_is_left_out(aske
     names = [name for name in FAILURES if name.startswith(("zero3_d", "zero3_s"))]
     wanted = (*names, f"{len(cells)} cells of {len(names)} failures", f"{len(reasons):,} others")
     assert [words for words in wanted if words not in out] == []
-
-
-def test_list_ids_are_what_run_would_take(asked):
     code, out, _ = asked("list", "--ids", "--failure", "grpo*", "--strategy", "ddp, zero2*", "--checkpointing", "off")
     chosen = Selection(("grpo*",), strategy=("ddp", "zero2*"), checkpointing=("off",))
-    assert code == 0
-    assert out.split() == [cell.id for cell in selection.select(FAILURES, chosen)]
+    assert code == 0 and out.split() == [cell.id for cell in selection.select(FAILURES, chosen)]
 
 
 @pytest.mark.slow

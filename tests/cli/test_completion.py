@@ -44,7 +44,10 @@ def offered(asked, tmp_path):
     return offer
 
 
-def test_commands_and_options_are_offered(offered):
+def test_commands_and_options_are_offered_and_files_are_left_to_the_shell(asked, offered):
+    """Breaks when a folder is completed with a blank behind it, or a log is not completed at all."""
+    assert offered("diagnose", "scr") == []
+    assert "complete -o default -F _faultline faultline" in asked("completion", "bash")[1].splitlines()[-1]
     assert offered("dia") == ["diagnose"]
     assert {name for name in app.commands() if " " not in name} < {*offered("")}
     assert offered("maintain", "clean-s") == ["clean-stacks"]
@@ -53,7 +56,8 @@ def test_commands_and_options_are_offered(offered):
 
 
 def test_values_are_those_of_the_catalogue(asked):
-    """Breaks when a failure, a strategy or a stack is added and no shell offers it."""
+    """Breaks when a failure, a strategy or a stack is added and no shell offers it; or when zsh and fish, which show
+    descriptions, show a record or a path behind a name."""
     wanted = {
         ("show", ""): [*failures()],
         ("run", "--failure", ""): [*failures()],
@@ -68,6 +72,8 @@ def test_values_are_those_of_the_catalogue(asked):
         words: [line.partition("\t")[0] for line in said if line.strip("\x1fbegin")] for words, said in lines.items()
     }
     assert names == wanted
+    assert f"zero3_dummy_loss\t{failures()['zero3_dummy_loss'].title}" in lines["show", ""]
+    assert "trl-0.15.2" in asked("__complete", "run", "--stack", "trl")[1].splitlines()
 
 
 @pytest.mark.slow
@@ -77,19 +83,6 @@ def test_bash_offers_the_rest_of_what_it_takes_for_several_words(offered):
     assert offered("run", "--strategy", "=", "fsdp2") == ["fsdp2", "fsdp2-no-reshard", "fsdp2-hsdp"]
     cell = "rank0_only_save/broken/ddp/off/fp32/w2"
     assert offered("export", cell) == [f"{cell}/cpu"]
-
-
-def test_descriptions_are_titles(asked):
-    """Breaks when zsh and fish, which show descriptions, show a record or a path behind a name."""
-    lines = asked("__complete", "show", "zero3_dummy")[1].splitlines()
-    assert f"zero3_dummy_loss\t{failures()['zero3_dummy_loss'].title}" in lines
-    assert "trl-0.15.2" in asked("__complete", "run", "--stack", "trl")[1].splitlines()
-
-
-def test_files_are_left_to_the_shell(asked, offered):
-    """Breaks when a folder is completed with a blank behind it, or a log is not completed at all."""
-    assert offered("diagnose", "scr") == []
-    assert "complete -o default -F _faultline faultline" in asked("completion", "bash")[1].splitlines()[-1]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

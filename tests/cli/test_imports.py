@@ -1,14 +1,24 @@
 """The process that collects, supervises and reports stays light: what it may import from outside is written down."""
 
-import subprocess
 import sys
 
 import pytest
 
-from faultline.base.paths import ROOT
+from tests.support.program import python
 
 ALLOWED = {
-    *("faultline", "conftest", "filelock", "jinja2", "markupsafe", "packaging", "platformdirs", "psutil", "uv"),
+    *(
+        "faultline",
+        "conftest",
+        "tests",
+        "filelock",
+        "jinja2",
+        "markupsafe",
+        "packaging",
+        "platformdirs",
+        "psutil",
+        "uv",
+    ),
     *("rich", "pygments", "markdown_it", "mdurl"),
     *("cyclopts", "attr", "attrs", "docstring_parser"),
     *("msgspec", "typing_extensions"),
@@ -36,7 +46,7 @@ print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 @pytest.mark.slow
 def test_the_supervising_process_imports_nothing_that_is_under_test():
     """A supervisor with torch takes seconds to start, and a fault in torch could take it down with its ranks."""
-    done = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-c", COLLECT, check=True)
     imported = {name for name in done.stdout.split() if not name.startswith("_")} - sys.stdlib_module_names
     assert not imported & UNDER_TEST, "the supervising process imports a library under test"
     assert imported <= ALLOWED, "the supervising process imports a package that is not on the list: is it worth it?"
@@ -53,6 +63,6 @@ print(*sys.modules, file=sys.stderr)
 
 def test_the_help_imports_no_room():
     """Breaks when `faultline --help` takes a second, because a command is imported before it is called."""
-    done = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-c", HELP, check=True)
     rooms = {name.split(".")[1] for name in done.stderr.split() if name.startswith("faultline.")}
     assert rooms == {"base", "cli"}, "a room is imported before any command is called"

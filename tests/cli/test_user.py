@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.paths import ROOT
+from tests.support.clone import cloned
 
 TRAIN = """\
 import torch
@@ -41,39 +41,13 @@ if __name__ == "__main__":
     for step in range(3):
         model(torch.ones(2, 8)).sum().backward()
 """
-CONFIG = """\
-from transformers import Qwen2Config
-
-config = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-                     num_key_value_heads=2, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"])
-config.save_pretrained("model")
-"""
-SETTINGS = """\
-from accelerate.commands.config.config_args import ClusterConfig
-from transformers import TrainingArguments
-
-stage = {"zero_stage": 2, "gradient_accumulation_steps": 1}
-cluster = ClusterConfig("LOCAL_MACHINE", "DEEPSPEED", mixed_precision="no", use_cpu=False, debug=False,
-                        num_processes=2, deepspeed_config=stage)
-cluster.to_yaml_file("accelerate.yaml")
-arguments = TrainingArguments("out", use_cpu=True, gradient_checkpointing=True,
-                              gradient_checkpointing_kwargs={"use_reentrant": True})
-open("arguments.json", "w").write(arguments.to_json_string())
-"""
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """What a clone has, with what isn't committed yet, and an environment."""
-    if not (ROOT / ".git").exists() or not shutil.which("git"):
-        pytest.skip("this is no git checkout, so there is nothing to clone")
     made = tmp_path_factory.mktemp("some where") / "faultline"
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    answer = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, answer.split("\0")):
-        if (ROOT / name).is_file():
-            (made / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, made / name)
+    cloned(made, "--cached", "--others", "--exclude-standard")
     (made / ".venv").symlink_to(sys.prefix)
     return made
 
@@ -159,15 +133,6 @@ def test_a_script_is_checked(call, clone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_a_public_models_config_is_checked(call, tmp_path):
-    python("-c", CONFIG)
-    code, answer, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *OPTIONS)
-    assert code == 0, answer + errors
-    assert json.loads(answer)["model"]["class"] == "PeftModel"
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
 def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     """Breaks when a script is asked for in an environment of its own, and imported in another one."""
     (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", "import torch\nimport only_there\n", 1))
@@ -183,18 +148,3 @@ def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     code, answer, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
     assert code == 0, answer + errors
     assert "with --python env/bin/python" in answer
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_what_libraries_wrote_of_a_project_is_audited(call, tmp_path):
-    """The files of accelerate, transformers and pip themselves."""
-    python("-c", SETTINGS)
-    (tmp_path / "requirements.txt").write_text(python("-m", "pip", "freeze", "--disable-pip-version-check"))
-    code, answer, errors = call("audit", ".")
-    assert code == 0, "settings alone do not call a module several times: " + answer + errors
-    every = call("audit", ".", "--all")[1]
-    assert re.search(r"possible: .*^zero_double_reduction\b", every, re.MULTILINE | re.DOTALL), every
-    assert re.search(r"strategy: +zero2.*\(accelerate.yaml:\d+ zero_stage: 2\)", answer)
-    assert re.search(r"checkpointing: +reentrant +\(arguments.json:", answer), answer
-    assert "ddp_unused_vision_tower" not in answer, "ZeRO-2 does not wait for gradients"

@@ -609,22 +609,22 @@ def test_ranks_that_wait_in_different_collectives_are_said_to(asked, log, other,
 
 
 @pytest.mark.parametrize("words", [[ERROR], ERROR.split(), [f"[rank1]: {ERROR}"], [f"step 3\n{ERROR}\n"]])
-def test_an_error_is_read_from_the_command_line(asked, words):
+def test_an_error_is_read_from_the_command_line(asked, tmp_path, monkeypatch, words):
     """Breaks when somebody must make a file of one line, or quote it."""
     code, out, errors = asked("diagnose", *words)
     assert code == 0 and not errors and out.startswith("zero_double_reduction")
     assert f"{GIVEN}:" in out
-
-
-def test_a_mistyped_name_is_no_error():
-    names = (["train.log"], ["my train.log"], ["train.log", "rank1.log"], ["RuntimeError.log"], ["Errors of june.txt"])
-    assert [pasted(words) for words in (*names, ["-"])] == [""] * 6
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ValueError: x").write_text(f"{ERROR}\n")
+    assert asked("diagnose", "ValueError: x")[1].startswith("zero_double_reduction"), "a file, whatever it is called"
 
 
 @pytest.mark.parametrize("words", [[""], [" \n"], ["train.log", ""]])
-def test_an_empty_text_is_said_to_be_empty(asked, words):
+def test_an_empty_text_is_said_to_be_empty_and_a_mistyped_name_is_no_error(asked, words):
     """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
     assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
+    names = (["train.log"], ["my train.log"], ["train.log", "rank1.log"], ["RuntimeError.log"], ["Errors of june.txt"])
+    assert [pasted(words) for words in (*names, ["-"])] == [""] * 6
 
 
 def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():
@@ -677,12 +677,6 @@ def test_only_the_option_that_lacks_is_asked_for(asked, options, advice):
     assert [line.rpartition("how it was run, ")[2] for line in out.splitlines() if "how it was run" in line] == (
         [advice] if advice else []
     )
-
-
-def test_a_file_is_read_whatever_it_is_called(asked, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ValueError: x").write_text(f"{ERROR}\n")
-    assert asked("diagnose", "ValueError: x")[1].startswith("zero_double_reduction")
 
 
 def test_a_closed_input_is_a_missing_log():

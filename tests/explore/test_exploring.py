@@ -72,6 +72,9 @@ def test_shrinking_ends_under_the_plainest_engine_that_does_the_same():
     assert {name: did.outcome for name, did in shrunk.where.items()} == where
     of_zero = Case(Program.of(1, {"zero.overlap_comm": False}), "zero3")
     assert shrinking.shrunk(of_zero, judged_by({"zero.overlap_comm"}), STRATEGIES).case.strategy == "zero2"
+    program = Program.of(3, {"through": "tpo", "tokens": "uneven", "tpo.max_length": 20})
+    small = shrinking.smaller(Case(program, "ddp"), lambda case: len(case.program.chosen) == len(program.chosen))
+    assert small == (Case(program, "ddp"), True), "a plainer trainer has a setting of another"
 
 
 def searched(cases, look):
@@ -98,13 +101,6 @@ def test_what_was_found_explains_what_has_all_of_it():
     later = Case(Program.of(9, {"clip": "norm", "layers": 3}), "zero2")
     assert {later, replace(later, strategy="zero3")}.isdisjoint(search.cases_of(later.program))
     assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
-
-
-def test_a_plainer_trainer_leaves_no_setting_of_another():
-    """Breaks when a finding in one trainer is named by a setting that only another trainer has."""
-    program = Program.of(3, {"through": "tpo", "tokens": "uneven", "tpo.max_length": 20})
-    small = shrinking.smaller(Case(program, "ddp"), lambda case: len(case.program.chosen) == len(program.chosen))
-    assert small == (Case(program, "ddp"), True)
 
 
 ELSEWHERE = replace(WRONG, finding=Finding(first=Difference(2, 0, "backward", "head", 0.1)))
@@ -160,13 +156,6 @@ def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
     assert known.after(case, of(case, raises("ValueError: no"))) is None
 
 
-def test_an_error_that_upstream_has_a_report_of_is_no_documented_refusal():
-    """Breaks when an open bug stands as what an engine refuses by intent."""
-    case = Case(Program(), "fsdp2")
-    result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
-    assert known.after(case, result) == known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
-
-
 def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_strategies():
     """Breaks when a failure is found blind only because the search knows of it, or findings are found again."""
     case = Case(Program.of(0, {"accumulate": 2, "accumulating": "by hand"}), "zero2")
@@ -178,6 +167,10 @@ def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_
     assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
     assert known.before(replace(case, strategy="zero3"), [explains]) is None
     assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
+    case = Case(Program(), "fsdp2")
+    result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
+    reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
+    assert known.after(case, result) == reported, "an open bug stands as what an engine refuses by intent"
 
 
 def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
@@ -223,17 +216,13 @@ def test_the_kind_of_a_difference(judgement, words, silent):
     result = of(Case(Program(), "ddp"), judgement)
     assert kind.kind(result) == words
     assert kind.silent(result) is silent
-
-
-def test_a_role_names_no_block():
-    """Breaks when one failure is listed once for each block in which it first shows."""
     first = Difference(1, 0, "backward", "blocks.1.layer", 0.5)
     result = of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))
-    assert kind.role(result) == "backward blocks.N.layer"
+    assert kind.role(result) == "backward blocks.N.layer", "one failure is listed once for each block"
 
 
 def test_each_finding_is_kept_as_a_folder_of_its_own(tmp_path):
-    """Breaks when what was found can't be replayed, is written over another one, or is written twice."""
+    """Breaks when what was found can't be replayed, is written over another one or twice, or a slip in it passes."""
     case = Case(Program.of(4, {"zero.overlap_comm": False, "clip": "norm"}), "zero2")
     shrunk = shrinking.shrunk(case, judged_by({"zero.overlap_comm", "clip"}), STRATEGIES)
     made = findings.write(tmp_path, shrunk, steady=3)
@@ -243,16 +232,10 @@ def test_each_finding_is_kept_as_a_folder_of_its_own(tmp_path):
     other = replace(shrunk, case=replace(shrunk.case, program=replace(shrunk.case.program, seed=5)))
     names = [findings.write(tmp_path, each, steady=1).name for each in (other, shrunk)]
     assert names == [f"{made.name}_2", made.name]
-
-
-def test_a_folder_that_is_no_finding_is_refused(tmp_path):
-    """Breaks when a typing error in a finding is passed over."""
-    case = Case(Program.of(4, {"clip": "norm"}), "zero2")
-    made = findings.write(tmp_path, shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES), steady=1)
-    (tmp_path / made.name / findings.ABOUT).write_text('title = "x"\nstatus = "odd"\n')
+    (made.folder / findings.ABOUT).write_text('title = "x"\nstatus = "odd"\n')
     with pytest.raises(UsageError, match="the status is one of not looked into, new"):
         findings.every(tmp_path)
-    (tmp_path / made.name / findings.SPEC).write_text(json.dumps({"strategy": "zero9"}))
+    (made.folder / findings.SPEC).write_text(json.dumps({"strategy": "zero9"}))
     with pytest.raises(UsageError):
         findings.every(tmp_path)
 

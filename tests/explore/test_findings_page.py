@@ -83,13 +83,9 @@ def test_planted_faults_are_counted_by_kind_over_all_explorations():
     assert line == "| bit: one rank's weights differ in one bit | 5 of 6 | 5 ranks-differ |"
     assert never.startswith("Not drawn: ") and "buffer" in never, "a kind that was never drawn is not hidden"
     assert overview.planted([NUMBERS]) == []
-
-
-def test_rows_are_summed_and_whole():
-    """Breaks when somebody has to add up what explorations came to, or a title ends the cell of a table."""
     [*_, last] = overview.funnel([NUMBERS, replace(NUMBERS, seed=8, minutes=47.5)])
     assert last == "| all | 1.0 hours | 200 | 800 | 40 | 24 |  | 6 (2) | 36 of 36 | 78 of 80 |"
-    assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 6
+    assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 6, "a title ends a table's cell"
 
 
 def test_no_finding_names_what_others_do_not_have():

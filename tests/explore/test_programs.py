@@ -20,31 +20,20 @@ chosen = st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for n
 programs = st.builds(Program.of, st.integers(0, 999), chosen)
 
 
-@given(programs)
-def test_what_is_plain_is_no_feature_and_what_makes_sense_stays(program):
-    """Breaks when one program has two digests, shrinking never ends, or one is changed again where it is planted."""
+@given(programs, st.sampled_from(["ddp", "zero2", "fsdp2"]))
+def test_law_a_program_is_what_is_not_plain_of_it_makes_sense_once_and_is_read_back(program, strategy):
+    """Breaks when one program has two digests, shrinking never ends, or one is changed again where it is planted; when
+    a finding under DDP names a setting of DeepSpeed; or when its spec.json replays something else than was seen."""
     once = drawing.sensible(program)
     assert drawing.sensible(once) == once
     assert {*once.chosen} <= {*program.chosen} or once.seed == program.seed
     assert all(value != VALUES[name][0] for name, value in program.chosen)
     assert program.with_only(()).words == "plain"
-
-
-@given(programs)
-def test_settings_of_other_engines_are_left_out(program):
-    """Breaks when a finding under DDP names a setting of DeepSpeed."""
-    case = Case(program, "ddp")
-    families = {SETTINGS[name].family for name in case.pruned.features if name in SETTINGS}
-    assert families <= {"ddp", ACCELERATE, *TRAINERS}
-    assert {*case.pruned.chosen} <= {*program.chosen}
-
-
-@given(programs, st.sampled_from(["ddp", "zero2", "fsdp2"]))
-def test_a_case_and_its_program_are_read_back(program, strategy):
-    """Breaks when a finding's spec.json replays something else than was seen."""
-    case = Case(program, strategy)
-    assert parse(program.to_json()) == program
-    assert parse(program.to_json()).digest == program.digest
+    pruned = Case(program, "ddp").pruned
+    families = {SETTINGS[name].family for name in pruned.features if name in SETTINGS}
+    assert families <= {"ddp", ACCELERATE, *TRAINERS} and {*pruned.chosen} <= {*program.chosen}
+    case, read = Case(program, strategy), parse(program.to_json())
+    assert read == program and read.digest == program.digest
     assert cases.parse(json.dumps(case.as_json())) == case
 
 
@@ -63,13 +52,9 @@ def test_programs_near_what_is_known_are_drawn():
         for program in islice(drawing.drawn(3, [near]), 200)
     ]
     assert sizes.count(3) < 5 < sizes.count(2)
-
-
-def test_what_is_known_of_a_failure_is_not_near_it_where_it_is_looked_for():
-    """Breaks when a failure is met blind because the search was led to it."""
-    name = "zero12_manual_ga_keeps_last_microbatch"
     assert {"accumulating": "by hand"} in known.together([])
-    assert {"accumulating": "by hand"} not in known.together([], name)
+    name = "zero12_manual_ga_keeps_last_microbatch"
+    assert {"accumulating": "by hand"} not in known.together([], name), "it is met blind as the search was led to it"
     assert all(value in VALUES[key][1:] for each in known.together([]) for key, value in each.items())
 
 

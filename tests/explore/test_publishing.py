@@ -132,7 +132,7 @@ def test_a_finding_becomes_a_folder_once(adopting, tmp_path, monkeypatch, capsys
 
 
 def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys, page):
-    """Breaks when somebody is sent a file that shows nothing."""
+    """Breaks when somebody is sent a file that shows nothing, or what they wrote by hand is lost."""
     (tmp_path / "zero_thing_differs").mkdir()
     monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"}, home=tmp_path)])
     for code, there in ((0, ["issue.md", "repro.py"]), (1, [])):
@@ -144,18 +144,13 @@ def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys,
             assert "\x1b" not in issue
             assert "repro.py" in issue
     assert "not reproduced" in capsys.readouterr().out
-
-
-def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch, page):
-    """Breaks when what somebody wrote is lost, or its issue keeps a cause that was read since."""
-    home = tmp_path / "zero_thing_differs"
-    home.mkdir()
-    (home / "repro.py").write_text("by hand")
+    (tmp_path / "zero_thing_differs" / "repro.py").write_text("by hand")
     monkeypatch.setattr(findings, "every", lambda: [finding({"backward": "halves"}, home=tmp_path)])
     for code in (0, 1):
         monkeypatch.setattr(publishing.prove, "run", lambda text, code=code: (code, f"ran {text}"))
         assert publishing.files(()) == code
-        assert (home / "repro.py").read_text() == "by hand" and "ran by hand" in (home / "issue.md").read_text()
+        kept, issue = ((tmp_path / "zero_thing_differs" / name).read_text() for name in ("repro.py", "issue.md"))
+        assert kept == "by hand" and "ran by hand" in issue, "what somebody wrote stays, and its issue is made anew"
 
 
 @pytest.mark.slow

@@ -138,20 +138,25 @@ def test_a_node_that_dies_costs_no_cell(slurm, here, tmp_path):
     back(slurm, node)
 
 
-def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path):
-    """Breaks when the merge calls a part of the cells all of them, or a second submission measures all again."""
-    folder = tmp_path / "run"
-    shards, merge = submitted(slurm, folder, "--nodes=1", "--fresh")
-    first = folder / "shard-1" / "cells.jsonl"
-    until_a_cell_ends(slurm, first)
-    slurm.ask("scancel", shards)
-    assert slurm.ended(merge, IN_TIME)[1] == "1:0", logs(folder)
-    assert "missing: " in (folder / "logs" / "merge.log").read_text()
-    before = outcomes(first.parent)
+@pytest.mark.parametrize(("options", "part"), [(["--nodes=1"], "shard-1"), (["--nodes=2", "--ray"], "run")])
+def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path, options, part):
+    """Breaks when the merge calls a part of the cells all of them, scancel leaves processes or folders of a cluster, or
+    a second submission measures all again."""
+    folder, ray = tmp_path / "run", part == "run"
+    first, *merge = submitted(slurm, folder, *options, "--fresh")
+    until_a_cell_ends(slurm, folder / part / "cells.jsonl")
+    slurm.ask("scancel", first)
+    if ray:
+        wait(lambda: not files(slurm), 60, "files outlive a job")
+    else:
+        assert slurm.ended(*merge, IN_TIME)[1] == "1:0", logs(folder)
+        assert "missing: " in (folder / "logs" / "merge.log").read_text()
+    before = outcomes(folder / part)
     assert 0 < len(before) < len(here)
-    _, again = started(slurm, folder)
+    *_, again = started(slurm, folder)
     assert slurm.ended(again, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
-    assert outcomes(folder / "merged") == here and before.items() <= outcomes(first.parent).items()
+    assert outcomes(folder / ("run" if ray else "merged")) == here
+    assert before.items() <= outcomes(folder / part).items()
 
 
 def test_a_node_of_a_ray_cluster_that_dies_costs_no_cell(slurm, here, tmp_path):
@@ -168,25 +173,9 @@ def test_a_node_of_a_ray_cluster_that_dies_costs_no_cell(slurm, here, tmp_path):
     back(slurm, other)
 
 
-def test_a_ray_cluster_that_is_cancelled_is_gone_on_with(slurm, here, tmp_path):
-    """Breaks when scancel leaves processes or folders of a cluster, or what ran is measured again."""
-    folder = tmp_path / "run"
-    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
-    cells = folder / "run" / "cells.jsonl"
-    until_a_cell_ends(slurm, cells)
-    slurm.ask("scancel", job)
-    wait(lambda: not files(slurm), 60, "files outlive a job")
-    before = outcomes(folder / "run")
-    assert 0 < len(before) < len(here)
-    [again] = started(slurm, folder)
-    assert slurm.ended(again, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
-    assert outcomes(folder / "run") == here and before.items() <= outcomes(folder / "run").items()
-
-
-@pytest.mark.parametrize("spread", [1, 2])
-def test_a_ray_cluster_within_an_allocation(slurm, here, tmp_path, spread):
+def test_cells_spread_over_a_ray_cluster_within_an_allocation(slurm, here, tmp_path):
     """Breaks when the head, its nodes and the run don't find each other, or the job leaves a cluster behind."""
     folder = tmp_path / "run"
-    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh", f"--spread={spread}")
+    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh", "--spread=2")
     assert slurm.ended(job, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
     assert outcomes(folder / "run") == here

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 from xml.etree import ElementTree as ET
@@ -30,6 +27,7 @@ from faultline.maintain import overview, screenshots
 from faultline.observations import store, verdicts
 from faultline.runs.results import RankError
 from tests.support import entries
+from tests.support.program import python
 
 ROOT = paths.ROOT
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -274,9 +272,7 @@ def masked(text):
 def test_the_check_that_is_shown_is_what_is_printed():
     """Breaks when the page shows for a model what the command doesn't print."""
     words, lines = example("docs/check.md", "check")
-    words = [sys.executable, "-m", "faultline", *words]
-    environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = python("-m", "faultline", *words, COLUMNS="100")
     assert done.returncode == 1, done.stderr
     assert shows(masked("\n".join(lines)).splitlines(), masked(done.stdout)), done.stdout
     shown, first = example("README.md", "check")

@@ -18,29 +18,19 @@ SPECIFIERS = st.one_of(
 SETS = st.lists(SPECIFIERS, max_size=3).map(",".join)
 
 
-@given(SETS, NUMBERS)
-def test_a_range_holds_what_its_specifier_holds(text, version):
-    """Breaks when a requirement is taken to leave a release that pip wouldn't install, or the other way round."""
-    assert ranges.parse(text).holds(Version(version)) == SpecifierSet(text).contains(version)
-
-
-@given(SETS, SETS, NUMBERS)
-def test_both_is_what_each_holds(one, other, version):
-    """Breaks when a lock file and a requirements file together leave more or less than both do."""
-    shared = ranges.both(ranges.parse(one), ranges.parse(other))
-    each = [ranges.parse(text).holds(Version(version)) for text in (one, other)]
-    assert shared.holds(Version(version)) == all(each)
+@given(SETS, SETS, NUMBERS, NUMBERS)
+def test_law_a_range_both_and_what_is_below_a_version_hold_what_specifiers_hold(one, other, first, version):
+    """Breaks when a requirement is taken to leave a release that pip wouldn't install, or the other way round; when a
+    lock file and a requirements file together leave more or less than both do; or when a project is told that it has a
+    fix, or lacks it, that its range leaves open."""
+    asked, known = ranges.parse(one), Version(version)
+    assert asked.holds(known) == SpecifierSet(one).contains(version)
+    shared = ranges.both(asked, ranges.parse(other))
+    each = [asked.holds(known), ranges.parse(other).holds(known)]
+    assert shared.holds(known) == all(each)
     assert not (shared.empty and all(each)), "a range that holds a version is called empty"
-
-
-@given(SETS, NUMBERS, NUMBERS)
-def test_a_range_below_a_version_holds_none_from_there_on(text, first, version):
-    """Breaks when a project is told that it has a fix, or lacks it, that its range leaves open."""
-    asked = ranges.parse(text)
-    if asked.below(Version(first)) and Version(version) >= Version(first):
-        assert not asked.holds(Version(version))
-    if asked.reaches(Version(first)) and Version(version) < Version(first):
-        assert not asked.holds(Version(version))
+    if (asked.below if known >= Version(first) else asked.reaches)(Version(first)):
+        assert not asked.holds(known)
 
 
 @pytest.mark.parametrize("text", ["latest", "==", "^1.2", "=1.0", "1.0", ">=x"])

@@ -1,12 +1,8 @@
 """Cells of eight ranks, with a global batch of eight rows."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from faultline.base.paths import ROOT
+from tests.support.program import python
 
 CELLS = (
     "grpo_lora_no_grad/broken/zero3/reentrant/fp32/w8/cpu",
@@ -15,24 +11,13 @@ CELLS = (
 )
 
 
-def faultline(*words, **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "faultline", *words],
-        cwd=ROOT,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_eight_ranks_are_in_the_matrix_of_eight_rows_alone():
     """Breaks when the default matrix grows by cells that a machine of two cores can't run; or when somebody with eight
     GPUs reads that it can't be, and not how it can."""
-    refused = faultline("list", "--world", "8")
+    refused = python("-m", "faultline", "list", "--world", "8")
     assert refused.returncode == 2 and "with FAULTLINE_ROWS=8 also over 8" in refused.stderr
-    listed = faultline("list", "--ids", "--failure", "grpo_lora_no_grad", FAULTLINE_ROWS="8")
+    listed = python("-m", "faultline", "list", "--ids", "--failure", "grpo_lora_no_grad", FAULTLINE_ROWS="8")
     assert "/w8/" in listed.stdout
 
 
@@ -40,6 +25,8 @@ def test_eight_ranks_are_in_the_matrix_of_eight_rows_alone():
 @pytest.mark.nightly
 def test_eight_ranks_do_what_four_do(tmp_path):
     """Breaks when a global batch of eight rows isn't shared by eight ranks, or is held against one of four."""
-    done = faultline("run", "--cell", ",".join(CELLS), "--results", str(tmp_path / "run"), FAULTLINE_ROWS="8")
+    done = python(
+        "-m", "faultline", "run", "--cell", ",".join(CELLS), "--results", str(tmp_path / "run"), FAULTLINE_ROWS="8"
+    )
     assert done.returncode == 0, done.stdout
     assert "3 cells: trains 2, raises 1; 0 not as expected" in done.stdout

@@ -63,15 +63,11 @@ def ended(random_state):
     return Ended([RankEnd(Report(evidence={"random_state": random_state}))])
 
 
-def test_another_random_state_is_a_difference():
-    """Breaks when ranks that draw other numbers after resuming pass."""
+def test_another_random_state_is_a_difference_and_a_half_without_a_checkpoint_invalid():
+    """Breaks when ranks that draw other numbers after resuming pass, or that never loaded anything."""
     trains = Judgement(Outcome.TRAINS)
     assert life.resumed(trains, ended("a"), ended("a")) == trains
     assert life.resumed(trains, ended("a"), ended("b")).signature == "resumed-differs"
-
-
-def test_a_half_that_shows_no_checkpoint_is_invalid():
-    """Breaks when ranks that never loaded anything count as resumed."""
     report = Report(evidence={"wrapper": "ResNet", "checkpointing_seen": "off", "bytes_held": 1, "bytes_whole": 1})
     doubts = [proof.unproven(resumed("single"), [report], half) for half in (1, 2)]
     assert "rank 0: nothing was saved" in doubts[0] and "rank 0: it did not resume" in doubts[1]

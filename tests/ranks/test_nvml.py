@@ -24,30 +24,22 @@ def libraries(monkeypatch):
     return SimpleNamespace(torch=torch, pynvml=pynvml, calls=calls)
 
 
-def test_the_server_counts_gpus_and_starts_nothing(libraries):
-    """Breaks when each cell on a GPU is invalid, as NVML's thread is in the process that forks."""
+def test_the_server_counts_gpus_and_a_rank_starts_what_a_library_asked_for(libraries):
+    """Breaks when each cell on a GPU is invalid, as NVML's thread is in the process that forks; when DeepSpeed asks a
+    library for free memory that was never started; or when each rank pays for one that nothing uses."""
     nvml.keep_out()
-    libraries.pynvml.nvmlInit()
     assert libraries.torch.cuda._raw_device_count_nvml() == 2
     assert libraries.torch.cuda._raw_device_uuid_nvml() == ["GPU-0", "GPU-1"]
-    assert libraries.calls == []
-
-
-def test_a_rank_starts_what_a_library_started_before_the_fork(libraries):
-    """Breaks when DeepSpeed asks a library for free memory that was never started."""
+    nvml.begin()
+    assert libraries.calls == [], "nobody asked for it"
+    nvml._replaced.clear()
     nvml.keep_out()
     libraries.pynvml.nvmlInit()
+    assert libraries.calls == []
     nvml.begin()
     assert libraries.calls == ["started"]
     libraries.pynvml.nvmlInit()
     assert libraries.calls == ["started", "started"], "the real one is back"
-
-
-def test_a_rank_starts_nothing_that_nobody_asked_for(libraries):
-    """Breaks when each rank pays for a library that nothing uses."""
-    nvml.keep_out()
-    nvml.begin()
-    assert libraries.calls == []
 
 
 def test_for_the_cpu_all_stays_as_it_is(libraries, monkeypatch):

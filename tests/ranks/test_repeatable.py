@@ -1,8 +1,6 @@
 """On a GPU fp32 is fp32 and numbers repeat: what ranks set there, and what becomes of a cell that undid it."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +9,6 @@ import torch
 from accelerate.state import PartialState
 
 from faultline.base.errors import Impossible
-from faultline.base.paths import ROOT
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.ranks import accelerate, main, preload, repeatable
@@ -20,6 +17,7 @@ from faultline.ranks.report import Report
 from faultline.ranks.run import Run
 from faultline.runs import proof
 from faultline.strategies import Setup
+from tests.support.program import python
 
 SETTINGS = """
 import json, torch
@@ -44,8 +42,7 @@ def test_ranks_switch_tf32_off_and_compute_deterministically():
     when TrainingArguments(tf32=True), which asks for TF32 from above, changes what a cell in fp32 measures; or when a
     library that sets TF32 by itself, as accelerate does with dynamo, isn't noticed."""
     code = SETTINGS.replace("LINES", repr(BY_OTHERS))
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    seen, deterministic, fills, software = json.loads(ran.stdout)
+    seen, deterministic, fills, software = json.loads(python("-c", code, check=True).stdout)
     assert seen == [True, False, False, True, True]
     assert deterministic and not fills
     assert software.keys() == {"driver", "cuda", "nccl"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -115,20 +114,18 @@ def test_the_optimizer_is_sgd_with_momentum_on_what_is_trained():
     assert (type(sgd(model)), group["momentum"]) == (torch.optim.SGD, 0.9)
 
 
-def test_every_step_has_other_rows_of_unequal_length():
+def test_every_step_has_other_rows_of_unequal_length_and_every_rank_another_count():
     batches = [data.text_rows(step) for step in range(STEPS)]
     assert [len(rows) for rows in batches] == [data.ROWS] * STEPS
     assert len({str(rows) for rows in batches}) == STEPS, "a stale batch would not be noticed"
     assert all(len({len(row) for row in rows}) > 1 for rows in batches), "nothing is ever padded"
-
-
-@pytest.mark.parametrize("world", WORLD_SIZES[1:])
-def test_ranks_have_unequal_token_counts(world):
-    counts = [
-        {sum(len(row) - 1 for row in my_rows(data.text_rows(step), rank, world)) for rank in range(world)}
-        for step in range(STEPS)
-    ]
-    assert any(len(shares) > 1 for shares in counts), "a loss that is scaled by each rank's own count looks right"
+    for world in WORLD_SIZES[1:]:
+        counts = [
+            {sum(len(row) - 1 for row in my_rows(rows, rank, world)) for rank in range(world)} for rows in batches
+        ]
+        assert any(len(shares) > 1 for shares in counts), "a loss that is scaled by each rank's own count looks right"
+    texts = [record["text"] for record in data.records("text")]
+    assert len(set(data.letter_score(texts))) > len(texts) // 2, "equal rewards make advantages of zero"
 
 
 def test_each_row_has_its_own_picture():
@@ -141,21 +138,12 @@ def test_each_row_has_its_own_picture():
 
 
 def test_marks_and_images_are_not_trained_on():
-    batch = data.image_text_batch(0, 0, 1, "dummy")
-    trained = set(batch["labels"][batch["labels"] != -100].tolist())
+    dummy, plain = (data.image_text_batch(0, 0, 1, images)["labels"] for images in ("dummy", "none"))
+    trained = set(dummy[dummy != -100].tolist())
     marks = {SPECIAL.index(mark) for mark in ("<pad>", "<boi>", "<image>", "<eoi>")}
     assert trained and not trained & marks, "the model learns to write marks"
-
-
-def test_a_dummy_image_adds_nothing_to_what_is_trained_on():
-    dummy, plain = (data.image_text_batch(0, 0, 1, images)["labels"] for images in ("dummy", "none"))
     for with_image, without in zip(dummy, plain, strict=True):
-        assert with_image[with_image != -100].tolist() == without[without != -100].tolist()
-
-
-def test_the_reward_tells_completions_apart():
-    texts = [record["text"] for record in data.records("text")]
-    assert len(set(data.letter_score(texts))) > len(texts) // 2, "equal rewards make advantages of zero"
+        assert with_image[with_image != -100].tolist() == without[without != -100].tolist(), "a dummy adds something"
 
 
 def test_a_batch_stays_what_it_is_on_a_device_and_only_numbers_with_fractions_change_their_type():

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from faultline.ranks import preload
 from tests.support import light
 from tests.support.light import have_ended
+from tests.support.program import python
 
 
 @pytest.fixture
@@ -50,29 +50,20 @@ def job(process, deed, world_size=2):
     return {"job": {"cell": "", "inject": deed, "folder": str(process.folder), "world_size": world_size}}
 
 
-def test_a_request_may_come_in_pieces(bare):
+def test_requests_may_come_in_pieces_or_together_and_a_cell_ends_the_one_before_it(bare):
     assert event(bare)["ready"]
     for byte in json.dumps(job(bare, "waits")).encode() + b"\n":
         os.write(bare.stdin.fileno(), bytes([byte]))
         time.sleep(0.002)  # for the server to read it
-    assert len(event(bare)["pids"]) == 2, "a request that came byte by byte was not put together"
-
-
-def test_two_requests_may_come_in_one_piece(bare):
-    assert event(bare)["ready"]
+    first = event(bare)["pids"]
+    assert len(first) == 2, "a request that came byte by byte was not put together"
     request(bare, job(bare, "waits"), {}, job(bare, "waits", 4))
-    pids = event(bare)["pids"]
-    assert event(bare)["done"], "the second of three requests in one write went wrong"
-    assert len(event(bare)["pids"]) == 4, "the third of three requests in one write was lost"
-    assert have_ended(pids)
-
-
-def test_a_cell_ends_the_one_before_it(bare):
-    assert event(bare)["ready"]
-    request(bare, job(bare, "waits"), job(bare, "waits"))
-    first, second = event(bare)["pids"], event(bare)["pids"]
+    second = event(bare)["pids"]
     assert have_ended(first), "a cell that nobody ended runs beside the next one"
-    assert all(map(psutil.pid_exists, second))
+    assert event(bare)["done"], "the second of three requests in one write went wrong"
+    third = event(bare)["pids"]
+    assert len(third) == 4 and all(map(psutil.pid_exists, third)), "the third of three requests in one write was lost"
+    assert have_ended(second)
 
 
 def test_what_is_told_of_the_fork_was_seen_before_it(bare):
@@ -122,13 +113,5 @@ print(sent() - before)
 """
     counts = set()
     for _ in range(5):  # the counter is the whole machine's: another process may have sent something
-        done = subprocess.run(
-            [sys.executable, "-c", asks],
-            env=os.environ | preload.environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        counts.add(int(done.stdout))
+        counts.add(int(python("-c", asks, check=True, **preload.environment()).stdout))
     assert 0 in counts, "a rank asks a name server: cells touch the network, and hang where it is slow"

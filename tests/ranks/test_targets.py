@@ -289,36 +289,27 @@ def units_of(model):
 
 
 def test_what_shares_a_parameter_is_no_unit():
-    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own; or
-    when the whole model, which names no blocks, is one, which proves nothing."""
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own; when
+    the whole model, which names no blocks, is one, which proves nothing; or when a block is left to the root though
+    nothing outside of it has its parameters."""
     model = own_models.TiedBlocks()
     assert units_of(model) == [*model.layers] and model._no_split_modules == ["Linear"]
-
-
-def test_a_parameter_that_is_shared_within_a_block_is_its_own():
-    """The near miss: breaks when a block is left to the root though nothing outside of it has its parameters."""
     model = own_models.Model()
     for layer in model.layers:
         layer.append(nn.Linear(8, 8))
         layer[2].weight = layer[0].weight
     model.again = model.layers[0]  # one block by two names
     assert units_of(model) == [*model.layers]
-
-
-def test_blocks_that_all_share_leave_the_other_parts_as_units():
     model = own_models.Repeated()
-    assert units_of(model) == [model.head]
+    assert units_of(model) == [model.head], "blocks that all share leave the other parts"
     del model.head
     with pytest.raises(Impossible, match="no part of the model"):
         units_of(model)
 
 
-def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
+def test_what_a_model_lacks_is_impossible_and_processes_of_its_own_are_refused():
     with pytest.raises(Impossible, match="no gradient_checkpointing_enable"):
         target.checkpoint(nn.Linear(1, 1), "reentrant")
-
-
-def test_processes_that_a_script_starts_are_refused():
     with target.alone(), pytest.raises(target.Refused, match="processes of its own"):
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
 
@@ -357,7 +348,10 @@ def test_what_modules_do_is_seen():
     assert [name for name in watched.outputs if name.startswith("0")] == [
         *("0 layer#1", "0 layer#2", "0 some#1", "0 head#1", "0 #1")
     ]
-    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == (), "ranks that use the same"
+    model, watched = seen([torch.ones(1, 2)] * 2)
+    assert watched.facts().unequal == (), "ranks that use the same"
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    assert watched.facts().apart == (("layer.weight", "head.weight"),), "training one alone changes the model"
 
 
 @pytest.mark.parametrize("mended", [False, True])
@@ -372,13 +366,6 @@ def test_frozen_inputs_of_checkpointed_layers_are_seen(tmp_path, mended):
         own_model_batch.loss(model, own_model_batch.of(model)[0]).backward()
     frozen = watched.facts().frozen_input
     assert frozen == (() if mended else ("base_model.model.model.layers.0",))
-
-
-def test_weights_that_are_no_longer_one_are_apart():
-    """Training one of the two alone changes the model without an error."""
-    model, watched = seen([torch.ones(1, 2)])
-    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
-    assert watched.facts().apart == (("layer.weight", "head.weight"),)
 
 
 def test_an_output_that_differs_is_bad_and_rounding_is_not():
@@ -396,6 +383,9 @@ def test_an_output_that_differs_is_bad_and_rounding_is_not():
     assert bad(right | {"b": torch.full((3,), 2.0)}) == {"b": 1.0}
     assert bad({"b": torch.ones(2)}) == {"b": float("inf")}, "another shape is another output"
     assert list(bad({"a": torch.full((3,), float("nan"))})) == ["a"]
+    one = {"a": torch.ones(2), "b": torch.zeros(2)}
+    assert compare.distance(one, one) == 0.0 == compare.distance({}, {})
+    assert compare.distance(one, {"a": -torch.ones(2)}) == pytest.approx(2.0)
 
 
 class Careful(nn.Module):
@@ -421,12 +411,6 @@ def test_the_module_that_an_error_ended_is_seen():
         with pytest.raises(RuntimeError):
             model(torch.ones(1, 2), True)
     assert watched.facts().inside == "part"
-
-
-def test_two_runs_that_agree_are_no_distance_apart():
-    one = {"a": torch.ones(2), "b": torch.zeros(2)}
-    assert compare.distance(one, one) == 0.0 == compare.distance({}, {})
-    assert compare.distance(one, {"a": -torch.ones(2)}) == pytest.approx(2.0)
 
 
 def test_parameters_that_share_elements_are_seen_and_neighbours_are_not():

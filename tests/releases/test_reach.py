@@ -1,8 +1,6 @@
 """What a verdict covers: which functions differ, which of them cells execute, and which cells run first or at all."""
 
 import json
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline import strategies
-from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
@@ -25,6 +22,7 @@ from faultline.releases.scope import USUAL, How
 from faultline.releases.units import BODY, Unit
 from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
+from tests.support.program import python
 
 MODULE = """
 '''A module.'''
@@ -144,8 +142,7 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
     (package / "__init__.py").write_text("")
     for name in ("used", "late", "never"):
         (package / f"{name}.py").write_text(textwrap.dedent(MODULE))
-    words = [sys.executable, "-c", PROGRAM, str(package.parent)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = python("-c", PROGRAM, package.parent)
     assert done.returncode == 0, done.stderr
 
     ran = json.loads(done.stdout)

@@ -20,6 +20,7 @@ from faultline.runs import cache
 from faultline.runs.cache import Cache
 from faultline.stacks.environments import Environment
 from tests.support import entries
+from tests.support.program import python
 
 CELL = Cell("zero3_dummy_loss", "broken", "zero3")
 ENTRY = entries.entry(CELL, "diverges", "unmoved", detail="w never moved")
@@ -241,8 +242,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.startswi
 """
     digested = {str(file) for file in cache.machinery_files()}
     for program in (ask, judge):
-        words = [sys.executable, "-c", program]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=dict(os.environ))
+        done = python("-c", program, check=True)
         files = [line for line in done.stdout.splitlines() if Path(line).is_relative_to(ROOT) and ".venv" not in line]
         files = [file for file in files if Path(file).is_relative_to(PACKAGE) or "tiny_models" in file]
         described = {str(PACKAGE / "runs/__init__.py")}  # it runs nothing

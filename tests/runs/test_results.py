@@ -208,7 +208,7 @@ def test_what_is_said_of_a_run_adds_up_and_what_is_no_run_is_refused(tmp_path):
 
 
 @contextmanager
-def at(root, stop_after=None, stack="", does=None):
+def at(root, stop_after=None, stack="", does=None, stops=KeyboardInterrupt):
     """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run.
 
     With a `stack`, what they did is kept under it.
@@ -219,7 +219,7 @@ def at(root, stop_after=None, stack="", does=None):
         [part] = parts
         for cell in part.cells:
             if len(ran) == stop_after:
-                raise KeyboardInterrupt
+                raise stops
             ran.append(cell.id)
             part.done((does or fake)(cell))
 
@@ -295,6 +295,10 @@ def test_an_interrupted_run_says_how_far_it_came(tmp_path, capsys, ran):
     out = capsys.readouterr().out
     assert f"{ran} of {len(CELLS)} cells ran: `" in out and "faultline run --resume` with the same options" in out
     assert "Every cell did what was expected" not in out
+    with at(tmp_path, stop_after=ran, stops=OSError(28, "No space left on device")):
+        assert app.main(OPTIONS) == EXIT_USAGE
+    so_far = so_far.replace(folder.shown, latest_run(tmp_path).shown)
+    assert capsys.readouterr().err.splitlines()[-1] == f"faultline: No space left on device; {so_far}; {goes_on}"
 
 
 def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys):
@@ -351,7 +355,7 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
 
     gone = RankEnd(exit=-9, log="x" * 9000, shown={"a": 1})
     ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), gone])
-    entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
+    entry = result(CELLS[0], Judgement(Outcome.CRASHES, Signature.DIFFERS), ended, STACK, Expectation(), "changed")
     assert [rank.exit for rank in entry.ranks] == [None, None, -9]
     assert [rank.error for rank in entry.ranks] == [None, RankError("E", "m", "t"), None]
     assert len(entry.ranks[2].log) == 4000
@@ -361,6 +365,9 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
     errors = [row[-1] for row in entry.errors]
     assert errors == sorted(errors, reverse=True) and 0.0 not in errors
     json.dumps(entry.as_json())
+    # Workers of pytest-xdist can't send a result with a subclass of a text.
+    assert type(entry.outcome) is type(entry.signature) is str
+    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
 
 
 def test_the_worst_of_each_kind_are_kept():
@@ -382,18 +389,6 @@ def test_errors_that_rounding_explains_are_told_apart():
     assert ("b", "weights", 1, 0, 2.5) in worst_errors(both)
     assert results.excused(both) == Rounding(3, Deviation("b", "weights", 2, 0, 2.5), 1.5)
     assert results.excused([reports.report()]) == Rounding()
-
-
-def test_the_stack_is_one_line_without_build_tags():
-    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
-
-
-def test_an_outcome_and_its_signature_are_plain_texts():
-    """Breaks when workers of pytest-xdist can't send a result: they take no subclass of a text."""
-    cell = select(failures(), Selection(failure=("zero3_dummy_loss",)))[0]
-    judged = Judgement(Outcome.DIVERGES, Signature.DIFFERS)
-    entry = result(cell, judged, Ended([]), {}, Expectation(), "expected")
-    assert type(entry.outcome) is type(entry.signature) is str
 
 
 # The folder of a run that somebody names: begun once, gone on with by the same command, one process at a time.

@@ -110,16 +110,6 @@ def test_every_cell_is_answered_once(count, choices):
     assert play.answers == Counter(range(count))
 
 
-def test_cells_of_one_reference_wait_until_it_is_made():
-    """Breaks when slots make the same reference at the same time, or an idle slot waits beside other work."""
-    schedule = Schedule(CELLS)
-    first, second, third = (schedule.next(slot) for slot in SLOTS[:3])
-    assert [work.cell.variant for work in (first, second, third)] == [cell.variant for cell in CELLS[::4]]
-    assert schedule.next(SLOTS[3]) is None and schedule.left == len(CELLS)
-    assert schedule.answered(SLOTS[0], first)
-    assert schedule.next(SLOTS[3]).cell == CELLS[1]
-
-
 def test_cells_go_in_their_order_whatever_reference_they_share():
     """Breaks when the first regression of an upgrade waits for all cells beside the ones that are to go first."""
     order = [CELLS[number] for number in (0, 4, 1, 8, 5, 2)]

@@ -140,20 +140,14 @@ def made_up(monkeypatch):
     durations_of._medians.cache_clear()
 
 
-def test_a_cell_without_a_record_takes_the_median_of_its_family(made_up):
+def test_what_is_not_recorded_is_guessed_shared_out_and_said_as_people_do(made_up):
+    """Breaks when a run is said to be shorter than its longest cell, or to take no time where nothing is recorded."""
     cells = [Cell("a", "broken", strategy) for strategy in ("zero2", "zero1", "ddp", "gone")]
-    assert likely(cells) == [4.0, 4.0, durations_of.UNKNOWN, durations_of.UNKNOWN]
-
-
-def test_workers_share_the_cells_and_no_run_is_shorter_than_its_longest(made_up):
-    cell = Cell("a", "broken", "zero2")
+    assert likely(cells) == [4.0, 4.0, durations_of.UNKNOWN, durations_of.UNKNOWN], "the median of its family, if any"
     reference = 2 * durations_of.UNKNOWN
-    assert expected([cell], 8) == START + 4.0 + reference
-    assert expected([cell, Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
+    assert expected(cells[:1], 8) == START + 4.0 + reference
+    assert expected([cells[0], Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
     assert expected([], 2) == 0
-
-
-def test_times_are_said_as_people_do():
     assert estimate(SOME[:1], 1, 3) == "1 cell in 3 runs, less than a minute with 1 worker"
     assert {about(seconds) for seconds in (0, 59)} == {"less than a minute"}
     assert [about(seconds) for seconds in (61, 5400, 5460)] == ["about 1 min", "about 90 min", "about 1 h 31 min"]

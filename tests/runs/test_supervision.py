@@ -91,23 +91,18 @@ def program(folder, deed):
 EXIT = "rank 1 was left with exit code {} and no report"
 
 
-def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends(server):
+def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends_and_hangs_if_it_lives(server, monkeypatch):
     ended = run(server, "closes_its_pipe")
     assert ended.ranks[1].exit == 70, "a rank without its pipe was lost, or held up the server"
     assert "Bad file descriptor" in ended.ranks[1].log, "a rank that can't report leaves no reason in its log"
-
-
-def test_a_rank_that_closes_its_pipe_and_lives_hangs(server, monkeypatch):
+    ended = run(server, "long_report")
+    found = [len(end.report.evidence["found"]) for end in ended.ranks]
+    assert found == [5_000_000] * 2, "a report is longer than a pipe"
     monkeypatch.setattr(hangs, "QUIET", 4)
     ended = run(server, "closes_its_pipe_and_waits")
     assert outcome(ended)[0] == "hangs", "the end of a pipe was taken for the end of its rank"
     assert "wait_for_ever" in ended.ranks[1].stack
     assert "in reported" in ended.ranks[0].stack, "a rank that has reported looks like one that hangs"
-
-
-def test_a_report_may_be_longer_than_a_pipe(server):
-    ended = run(server, "long_report")
-    assert [len(end.report.evidence["found"]) for end in ended.ranks] == [5_000_000] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
-from faultline.base.paths import ROOT
+from tests.support.clone import cloned
 
 FAMILY = '''"""Data parallel training by hand: ranks average their gradients after each backward pass."""
 
@@ -90,16 +89,7 @@ CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: HAND_MADE\n"
 @pytest.fixture
 def faultline(tmp_path, monkeypatch):
     """Call the program of a copy of this project, in which the family's file is the only change."""
-    copy = tmp_path / "faultline"
-    listing = ["git", "ls-files", "-z"]
-    try:
-        tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this is no git checkout, so no files are tracked")
-    for name in filter(None, tracked.split("\0")):
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+    copy = cloned(tmp_path / "faultline")
     (copy / "faultline" / "strategies" / "handmade.py").write_text(FAMILY)
     (copy / "run.log").write_text(LOG)
     (copy / "accelerate.yaml").write_text(CONFIG)
