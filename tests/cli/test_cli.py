@@ -11,7 +11,7 @@ import pytest
 
 from faultline import strategies
 from faultline.base import packages, paths
-from faultline.base.errors import EXIT_USAGE
+from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
@@ -241,6 +241,10 @@ def test_an_error_of_the_machine_is_one_line_and_tells_of_no_results(monkeypatch
     for error in (PermissionError(13, "Permission denied", "/x"), NotADirectoryError(20, "Not a directory", "/x")):
         monkeypatch.setattr(command, "show", Mock(side_effect=error))
         assert refused("show", "zero3_dummy_loss") == f"faultline: {error.strerror}: /x"
+    dispatcher = "Could not run 'aten::empty'. " + "CPU: registered at /build/RegisterCPU.cpp:30798 " * 300
+    monkeypatch.setattr(command, "show", Mock(side_effect=UsageError(dispatcher)))
+    line = refused("show", "zero3_dummy_loss")
+    assert line.startswith("faultline: Could not run 'aten::empty'.") and len(line) < 1100, "a long error isn't cut"
 
 
 @pytest.mark.parametrize("words", [[], ["fleet"], ["maintain"]])

@@ -7,18 +7,8 @@ import pytest
 from tests.support.program import python
 
 ALLOWED = {
-    *(
-        "faultline",
-        "conftest",
-        "tests",
-        "filelock",
-        "jinja2",
-        "markupsafe",
-        "packaging",
-        "platformdirs",
-        "psutil",
-        "uv",
-    ),
+    *("faultline", "conftest", "tests", "filelock", "jinja2", "markupsafe", "packaging", "platformdirs"),
+    *("psutil", "uv"),
     *("rich", "pygments", "markdown_it", "mdurl"),
     *("cyclopts", "attr", "attrs", "docstring_parser"),
     *("msgspec", "typing_extensions"),
