@@ -220,9 +220,7 @@ def concerns_unlike(result: Result) -> bool:
 def several_causes(group: Group) -> list[str]:
     """What to do first where weights are wrong and buffers are as well."""
     both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
-    first = (
-        "weights may be wrong because of the buffers, or for a reason of their own: mend the buffers, and check again"
-    )
+    first = "weights may be wrong because of the buffers, or for another reason: mend the buffers, and check again"
     return [first] if both else []
 
 

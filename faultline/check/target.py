@@ -178,8 +178,10 @@ def _constructor(of: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[
     node: ast.ClassDef | None = of
     while node and node.name not in seen:
         seen.add(node.name)
-        if own := [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]:
-            return [*own]
+        if initialisers := [
+            each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+        ]:
+            return [*initialisers]
         node = next(
             (classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes), None
         )

@@ -197,7 +197,7 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         return ["fully_shard was not applied to the model"]
     least = evidence.get("least_units", 2)
     wrong = [] if evidence["units"] >= least else [f"{evidence['units']} FSDP unit, not one per block"]
-    # The root by itself doesn't reshard after its forward pass, whatever it is told.
+    # The root by itself doesn't reshard after its forward pass, whatever it is said.
     if evidence["reshard_after_forward"] != options.reshard_after_forward and least > 1:
         wrong.append(f"reshard_after_forward is {evidence['reshard_after_forward']}")
     if evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:

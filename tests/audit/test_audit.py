@@ -424,7 +424,7 @@ def undecided(axis, failure, case, of):
     return values - (forms if axis == "strategy" else set())
 
 
-def told(failure, cell, *needed):
+def cases_there(failure, cell, *needed):
     """The cases of a cell's variant that an audit has for whoever trains just there today."""
     variant = failure.variant(cell.variant)
     left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
@@ -441,10 +441,10 @@ def test_todays_cells_are_found_again_and_those_that_train_are_not():
             variant = failure.variant(cell.variant)
             if not cell.variant.endswith("broken") or cell.world_size != 2:
                 continue
-            if did[0] == "trains" and told(failure, cell):
+            if did[0] == "trains" and cases_there(failure, cell):
                 wrong.append(f"{cell.id} trains, and is told of")
             if history.shows(failure, cell, did):
-                case, *_ = told(failure, cell, *variant.needs) or [None]
+                case, *_ = cases_there(failure, cell, *variant.needs) or [None]
                 if not case or {*wanted_in(case)} - {variant.look_for}:
                     wrong.append(f"{cell.id} is not told as certain")
     assert not wrong

@@ -115,8 +115,8 @@ def test_where_chooses_cells_axis_by_axis():
     others = [{"variant": "sft-*"}, {"strategy": "zero3*"}, {"checkpointing": "reentrant"}]
     others += [{"world_size": "4"}, {"precision": "bf16"}]
     claims = [Claim("it fails", kind="fails", where=where) for where in (*chosen, *others)]
-    found = [verdict(FAILURE, claim, {CELL: TORN}).supporting for claim in claims]
-    assert found == [(CELL,)] * len(chosen) + [()] * len(others)
+    supporting = [verdict(FAILURE, claim, {CELL: TORN}).supporting for claim in claims]
+    assert supporting == [(CELL,)] * len(chosen) + [()] * len(others)
 
 
 def test_without_where_it_is_about_broken_variants_in_fp32():

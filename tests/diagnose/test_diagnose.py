@@ -437,7 +437,7 @@ PRECOMPUTED = "precompute_ref_log_probs=True\n"
 )
 def test_what_bears_an_errors_words_out_decides(before, words, options, answer):
     """Breaks when a near miss is named, or the failure isn't where the log has more than the words that it shares."""
-    assert logs.said(diagnosed(before + words, **place(*options))) == answer
+    assert logs.summary(diagnosed(before + words, **place(*options))) == answer
 
 
 def test_remedies_are_those_of_the_place(asked, log):

@@ -30,8 +30,8 @@ def test_steps_without_a_gradient_are_told(form):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
     for norm, expected in (("0.0", "0"), ("0", "0"), ("0.0000", "0"), ("nan", "nan")):
         answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
-        told = answer.silence
-        assert told == Silence(expected, 5, "train.log", 2, 6, told.failures, told.earlier), norm
+        silence = answer.silence
+        assert silence == Silence(expected, 5, "train.log", 2, 6, silence.failures, silence.earlier), norm
         assert answer.named == "", "a guess was forced"
         text = printed(answer)
         assert f"grad_norm is {expected} in every step that it logs" in text and "train.log:2-6" in text

@@ -36,8 +36,8 @@ def unseen(failure):
     if not good:
         return "no release shows that it is gone" if measured.shown_on(failure) != "today" else ""
     shown = cell in claims.showing(failure, measured.outcomes(failure, old))
-    gone = measured.outcomes(failure, good)[cell][0] == "trains"
-    return "" if shown and gone else "its two stacks do not differ"
+    mended = measured.outcomes(failure, good)[cell][0] == "trains"
+    return "" if shown and mended else "its two stacks do not differ"
 
 
 def test_every_failure_can_be_seen_where_it_is_said_to_show():
@@ -83,8 +83,8 @@ def test_both_outcomes_are_shown_with_their_errors():
 
 def test_a_stack_that_can_not_be_had_is_an_outcome():
     """Breaks when a package that is gone from the index ends in a traceback."""
-    gone = campaigns.Measured("trl-0.15.2", unusable="no wheel")
-    text = shown(gone, campaigns.Measured("today", "", [entry("trains")]))
+    unusable = campaigns.Measured("trl-0.15.2", unusable="no wheel")
+    text = shown(unusable, campaigns.Measured("today", "", [entry("trains")]))
     assert "uninstallable" in text and "no wheel" in text
 
 

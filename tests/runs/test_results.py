@@ -353,8 +353,8 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
         values = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": f"DDP of {rank}"}}
         return reports.report(rank=rank, error=ended_by, **values)
 
-    gone = RankEnd(exit=-9, log="x" * 9000, shown={"a": 1})
-    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), gone])
+    killed = RankEnd(exit=-9, log="x" * 9000, shown={"a": 1})
+    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), killed])
     entry = result(CELLS[0], Judgement(Outcome.CRASHES, Signature.DIFFERS), ended, STACK, Expectation(), "changed")
     assert [rank.exit for rank in entry.ranks] == [None, None, -9]
     assert [rank.error for rank in entry.ranks] == [None, RankError("E", "m", "t"), None]

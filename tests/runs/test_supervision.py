@@ -96,8 +96,8 @@ def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends_and_hangs_if_it_li
     assert ended.ranks[1].exit == 70, "a rank without its pipe was lost, or held up the server"
     assert "Bad file descriptor" in ended.ranks[1].log, "a rank that can't report leaves no reason in its log"
     ended = run(server, "long_report")
-    found = [len(end.report.evidence["found"]) for end in ended.ranks]
-    assert found == [5_000_000] * 2, "a report is longer than a pipe"
+    lengths = [len(end.report.evidence["found"]) for end in ended.ranks]
+    assert lengths == [5_000_000] * 2, "a report is longer than a pipe"
     monkeypatch.setattr(hangs, "QUIET", 4)
     ended = run(server, "closes_its_pipe_and_waits")
     assert outcome(ended)[0] == "hangs", "the end of a pipe was taken for the end of its rank"

@@ -58,7 +58,7 @@ def place(strategy="", checkpointing=""):
     return {"strategies": frozenset(filter(None, [strategy])), "modes": frozenset(filter(None, [checkpointing]))}
 
 
-def said(answer):
+def summary(answer):
     """An answer in a few words: what it names and how sure, the first of several, or the first that is excluded."""
     if answer.match:
         return f"{answer.match.sure}: {score.answer_of(answer)}"

@@ -15,7 +15,7 @@ from faultline.base.paths import PACKAGE
 ENGINES = "torch", "deepspeed", "accelerate", "numpy", "random"
 
 
-def own(holders: Iterable[Any]) -> list[Any]:
+def held_generators(holders: Iterable[Any]) -> list[Any]:
     """The generators that modules and objects hold as attributes."""
     kinds = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
     every = (value for each in holders if hasattr(each, "__dict__") for value in vars(each).values())
@@ -66,7 +66,7 @@ def _state(generator: Any) -> Any:
 def places(run: Callable[[], object], generators: Iterable[Any]) -> list[str]:
     """The lines that draw while something runs, as ``model.py:12 in forward``: of one's own code, or of a library that
     is no engine."""
-    found: dict[str, None] = {}
+    drawn: dict[str, None] = {}
     known, at = states(generators), ""
 
     def look(frame: types.FrameType | None) -> None:
@@ -74,7 +74,7 @@ def places(run: Callable[[], object], generators: Iterable[Any]) -> list[str]:
         nonlocal known, at
         if (now := states(generators)) != known:
             known = now
-            found.setdefault(at)
+            drawn.setdefault(at)
         here = next(filter(_is_theirs, _outwards(frame)), None)
         at = f"{Path(here.f_code.co_filename).name}:{here.f_lineno} in {here.f_code.co_name}" if here else ""
 
@@ -91,7 +91,7 @@ def places(run: Callable[[], object], generators: Iterable[Any]) -> list[str]:
     finally:
         sys.settrace(before)
         look(None)
-    return [place for place in found if place]
+    return [place for place in drawn if place]
 
 
 def _is_theirs(frame: types.FrameType) -> bool:

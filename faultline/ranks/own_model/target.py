@@ -69,7 +69,7 @@ class Module:
         shares = (1 if together else self.target.world_size) if setup.reference else 0
         observer.by_rows = not together
         holders = beside.holders(loss, model)
-        observer.generators = draws.own([*model.modules(), *holders])
+        observer.generators = draws.held_generators([*model.modules(), *holders])
         observer.of_loss = beside.parameters(holders, model)
         observer.unregistered = beside.unregistered(model)
         give = partial(rows.together if together else rows.of, batch, self.target.world_size)
