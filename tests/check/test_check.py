@@ -364,7 +364,7 @@ def test_what_a_script_can_show_is_exported_first(monkeypatch):
     refused = script.Written(refused="some of its blocks share weights")
     monkeypatch.setattr(script, "_written", lambda *given: refused)
     with pytest.raises(NotExportable, match="share weights"):
-        script.write(target.parse(f"{__file__}:build", ""), entry("diverges"), Path("repro.py"), "python")
+        script.write(target.parse(f"{__file__}:entry", ""), entry("diverges"), Path("repro.py"), "python")
 
 
 def test_the_error_of_a_result_is_that_of_the_rank_that_failed():

@@ -19,6 +19,7 @@ from faultline.base.errors import Impossible
 from faultline.ranks import compare, observer, state
 from faultline.ranks.own_model import batch as own_model_batch
 from faultline.ranks.own_model import beside, rows, shrink, target
+from faultline.ranks.own_model import units as blocks
 from faultline.strategies.shared import units
 from tests.support import own_models
 
@@ -283,8 +284,8 @@ def test_what_only_peft_has_around_a_model_is_no_unit():
 
 
 def units_of(model):
-    target.keep_together(model)
-    target.name_blocks(model)
+    blocks.keep_together(model)
+    blocks.name_blocks(model)
     return units(model)
 
 
