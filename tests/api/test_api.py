@@ -184,7 +184,6 @@ def test_a_function_is_looked_for_where_it_stands():
     ("given", "reason"),
     [
         ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
-        ({"workers": 0}, "workers must be at least 1, not 0"),
         ({"stack": "trl==1.12.0", "python": "python3"}, "stack and python exclude each other"),
     ],
 )
