@@ -95,27 +95,21 @@ def build(layers=2): ...
 def test_another():
     pass
 """
-MARK = "@pytest.mark.faultline(strategies='ddp')\n"
-FUNCTION = "def test_model(): ..."
+MARK, TEST = "@pytest.mark.faultline", "def test_model(): ..."
+DDP = f"{MARK}(strategies='ddp')\n"
 # What is in a file that can't be collected, and what has to be said of it.
 MISTAKES = {
-    f"@pytest.mark.faultline(strategies='zero4')\n{FUNCTION}": "test_model: unknown strategy 'zero4'; did you mean",
-    f"@pytest.mark.faultline(strategy='ddp')\n{FUNCTION}": (
-        "test_model: unknown argument 'strategy'; did you mean strategies?"
+    f"{MARK}(strategies='zero4')\n{TEST}": "test_model: unknown strategy 'zero4'; did you mean",
+    f"{MARK}(strategy='ddp')\n{TEST}": "test_model: unknown argument 'strategy'; did you mean strategies?",
+    f"{MARK}('ddp')\n{TEST}": f'test_model: name what the mark is given: {MARK[1:]}(strategies="ddp,zero3")',
+    f"{MARK}(world=3)\n{TEST}": "test_model: world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks",
+    f"{DDP}def test_it(tmp_path, x): ...": (
+        "test_it: it takes no fixtures, and asks for tmp_path, x; it is called in the ranks"
     ),
-    f"@pytest.mark.faultline('ddp')\n{FUNCTION}": (
-        'test_model: name what the mark is given: pytest.mark.faultline(strategies="ddp,zero3")'
-    ),
-    f"@pytest.mark.faultline(world=3)\n{FUNCTION}": (
-        "test_model: world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks"
-    ),
-    f"{MARK}def test_model(tmp_path, x): ...": (
-        "test_model: it takes no fixtures, and asks for tmp_path, x; it is called in the ranks"
-    ),
-    f"{MARK}@pytest.mark.parametrize('x', [1])\n{FUNCTION}": "test_model: it can't have the mark parametrize",
-    f"class TestIt:\n    {MARK}    def test_model(self): ...": "test_model: it is a method, which needs an instance",
-    f"{MARK}class TestIt:\n    def test_model(self): ...": "TestIt: TestIt is no function at the top level of a file",
-    f"pytestmark = pytest.mark.faultline(strategies='zero9')\n{FUNCTION}": "test_model: unknown strategy 'zero9'",
+    f"{DDP}@pytest.mark.parametrize('x', [1])\n{TEST}": "test_model: it can't have the mark parametrize",
+    f"class TestIt:\n    {DDP}    def test_it(self): ...": "test_it: it is a method, which needs an instance",
+    f"{DDP}class TestIt:\n    {TEST}": "TestIt: TestIt is no function at the top level of a file",
+    f"pytestmark = {MARK[1:]}(strategies='zero9')\n{TEST}": "test_model: unknown strategy 'zero9'",
 }
 
 

@@ -1,7 +1,5 @@
 """Formats for other programs: SARIF by its official schema, and annotations that no text can break out of."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -49,6 +47,9 @@ def test_sarif_is_valid_and_says_what_is_certain(project, asked):
     assert {"uri": "configs/ac%2C%20cel%25.yaml", "uriBaseId": "%SRCROOT%"} in uris
     assert {"startLine": 5} in [place["region"] for place in places]
     assert all(each["locations"] for each in run["results"])
+    [shorter] = json.loads(asked("audit", "--format", "sarif")[1])["runs"]
+    assert {each["level"] for each in shorter["results"]} <= {"error", "warning"}
+    assert all("undecided" in json.dumps(each["invocations"]) for each in (run, shorter))
 
 
 def test_a_file_elsewhere_has_a_whole_uri(project, asked, monkeypatch):

@@ -1,7 +1,5 @@
 """Scripts and code: what their flags and arguments say is read, nothing of them is run, and a variable says nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -66,9 +64,12 @@ COMMANDS = {
         ("swift rlhf --rlhf_type dpo --tuner_type llamapro", None),
         ("torchrun train.py --lora_target_modules q_proj v_proj --output_dir x", {"yes"}),
         ("torchrun train.py --use_peft $PEFT --lora_r 8", None),
+        ("deepspeed train.py --lora_enable True --lora_r 128 --output_dir o", {"yes"}),
+        ("deepspeed train.py --lora_enable False --lora_r 128 --output_dir o", {"no"}),
     ],
     "accumulation": [("torchrun train.py --gradient_accumulation_steps $(expr 16 / $N) --output_dir x", None)],
 }
+OWN = "class Base({}): pass\nclass Mine(Base): pass\nMine(model, TrainingArguments('o'))\n"
 CALLS = {
     "checkpointing": [("TrainingArguments(gradient_checkpointing=False)", {"off"})],
     "precision": [("transformers.TrainingArguments('out', bf16=True)", {"bf16"})],
@@ -92,6 +93,9 @@ CALLS = {
         ("SFTConfig(max_grad_norm=0.3)", {"sft"}),
         ("TrainingArguments('x', bf16=True); DPOTrainer(model)", {"dpo"}),
         ("CPOConfig(bf16=True)", None),
+        ("Trainer(model, TrainingArguments('o'))", {"trainer"}),
+        (OWN.format("Trainer"), {"trainer", "another"}),
+        (OWN.format("SFTTrainer"), {"sft", "another"}),
     ],
     "reference model": [("SFTConfig(max_grad_norm=0.3)", {"no"})],
     "trained head": [("LoraConfig(r=8, modules_to_save=['lm_head'])", {"yes"})],

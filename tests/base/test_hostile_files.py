@@ -1,8 +1,6 @@
 """Files and words that somebody made to choke a reader: one clear line, or the file counts as none."""
 
 import os
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -11,13 +9,12 @@ from packaging.requirements import InvalidRequirement
 from faultline.audit import sarif, shell
 from faultline.base import console, errors, traces
 from faultline.base.errors import UNREADABLE, UsageError
-from faultline.base.paths import PACKAGE
-from faultline.diagnose import signs
 from faultline.projects import documents, files, versions
 from faultline.ranks import report
 from faultline.releases import units
 from faultline.runs import results, storage
 from faultline.stacks import environments, requests
+from tests.support.program import python
 
 DEEP = 100_000
 BRACKETS = "[" * DEEP + "]" * DEEP
@@ -76,47 +73,43 @@ def test_what_is_nested_too_deeply_anywhere_is_one_line(monkeypatch, asked):
 
 def test_only_packages_under_test_are_looked_for_in_a_lock():
     """Breaks when a lock of many packages is searched as a whole for each of them."""
+    searches = []
 
     class Counted(str):
-        asked = 0
-
         def count(self, *args):
-            Counted.asked += 1
+            searches.append(args)
             return super().count(*args)
 
         def find(self, *args):
-            Counted.asked += 1
+            searches.append(args)
             return super().find(*args)
 
-    for number in (100, 200):
-        names = [f"package{each}" for each in range(number)]
-        Counted.asked = 0
-        locked = "".join(f'[[package]]\nname = "{name}"\nversion = "1"\n' for name in (*names, "trl"))
-        data = {"package": [{"name": name, "version": "1"} for name in (*names, "trl")]}
-        pins = versions.read(documents.Document("uv.lock", files.Path("uv.lock"), Counted(locked), data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", 3 * number + 2)]
-        data = {"project": {"dependencies": [*names, "trl==1"]}}
-        text = Counted("\n".join([*names, "trl==1"]))
-        pins = versions.read(documents.Document("pyproject.toml", files.Path("p"), text, data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
-        data = {"_meta": {}, "default": {**{name: {"version": "==1"} for name in names}, "trl": {"version": "==1"}}}
-        text = Counted("\n".join([*(f'"{name}": 1' for name in names), '"trl": 1']))
-        pins = versions.read(documents.Document("Pipfile.lock", files.Path("p"), text, data))
-        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", number + 1)]
-        assert Counted.asked <= 4, "each package costs a search"
+    names = [*(f"package{number}" for number in range(200)), "trl"]
+    versioned = {name: {"version": "==1"} for name in names}
+    packages = [{"name": name, "version": "1"} for name in names]
+    for name, form, data, line in (
+        ("uv.lock", '[[package]]\nname = "{}"\nversion = "1"', {"package": packages}, 602),
+        ("pyproject.toml", "{}", {"project": {"dependencies": names}}, 201),
+        ("Pipfile.lock", '"{}": 1', {"_meta": {}, "default": versioned}, 201),
+    ):
+        text = Counted("\n".join(map(form.format, names)))
+        pins = versions.read(documents.Document(name, files.Path(name), text, data))
+        assert [(pin.package, pin.source.line) for pin in pins] == [("trl", line)], name
+    assert len(searches) <= 4, "each package costs a search"
 
 
 HERE = "cat <<EOF > x.py\naccelerate launch --bf16 in.py\nEOF\npython train.py --bf16 {}\n"
 
 
+def commands(text):
+    return [*shell.commands(documents.Document("run.sh", files.Path("run.sh"), text))]
+
+
 def test_documents_in_scripts_are_left_out_in_one_pass():
-    script = documents.Document("run.sh", files.Path("run.sh"), HERE.format("<<< EOF"))
-    matches = [command.words for command in shell.commands(script)]
+    matches = [command.words for command in commands(HERE.format("<<< EOF"))]
     assert matches[-1][:2] == ("python", "train.py") and not any("accelerate" in words for words in matches)
-    open_ = documents.Document("run.sh", files.Path("run.sh"), "cat <<NEVER\npython train.py --bf16\n")
-    assert len([*shell.commands(open_)]) == 1, "a document without an end hides the rest"
-    empty = documents.Document("run.sh", files.Path("run.sh"), "cat <<A\nA\npython train.py --bf16\nA\n")
-    assert len([*shell.commands(empty)]) == 1
+    assert len(commands("cat <<NEVER\npython train.py --bf16\n")) == 1, "a document without an end hides the rest"
+    assert len(commands("cat <<A\nA\npython train.py --bf16\nA\n")) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,24 +122,9 @@ def test_documents_in_scripts_are_left_out_in_one_pass():
     ],
 )
 def test_what_a_script_expands_to_is_bounded(text):
-    (command,) = shell.commands(documents.Document("run.sh", files.Path("run.sh"), text[: shell.LONGEST])) or [None]
+    [command] = commands(text[: shell.LONGEST])
     sizes = [len(str(value)) for value in command.flags.values()] + [len(word) for word in command.words]
     assert len(command.flags) <= shell.WORDS and sum(sizes) <= 2 * shell.LONGEST
-
-
-@pytest.mark.parametrize(
-    ("message", "rest"),
-    [
-        ("x</a></b>", "x"),
-        ("x </code> </pre> \n", "x"),
-        ("x -> </p>", "x ->"),
-        ("</a>" * 9, ""),
-        ("a</b>c", "a</b>c"),
-        ("List[int></p>", "List[int></p>"),
-    ],
-)
-def test_tags_behind_an_error_are_taken_away(message, rest):
-    assert signs.FURNITURE.sub("", message).strip() == rest
 
 
 def test_paths_say_nothing_of_a_machine():
@@ -170,9 +148,6 @@ def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):
             "audit", "--format" if form != "json" else "--json", *([form] * (form != "json")), name
         )
         assert code in (0, 1) and out and not lines
-
-
-# --------------------------------------------------------------------------------------------- whose fault an error is
 
 
 class Untold(Exception):
@@ -214,37 +189,28 @@ def test_an_error_of_any_length_fits_into_a_report():
 
 @pytest.mark.parametrize("says", ["{", "[[3, 12]]", '[["3", "12"], ""]', BRACKETS, '[[3, 12], "torch"]', "\xff\xfe"])
 def test_an_interpreter_that_prints_anything_is_refused(tmp_path, says):
-    python = tmp_path / "python"
+    interpreter = tmp_path / "python"
     (tmp_path / "says").write_text(says)
-    python.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n")
-    python.chmod(0o755)
+    interpreter.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n")
+    interpreter.chmod(0o755)
     with pytest.raises(UsageError, match=r"does not run as Python|lacks") as refused:
-        environments.existing(str(python))
+        environments.existing(str(interpreter))
     assert "\n" not in str(refused.value)
 
-
-# ---------------------------------------------------------------------------------------------- what GitHub would obey
 
 LOG = "Traceback (most recent call last):\nValueError: ::error::planted ##[error]planted c10::Error\n"
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", ["true", ""])
 def test_nothing_of_a_log_is_a_command_of_github(tmp_path, there):
     """Breaks when a model's exception can write an annotation, or stop the log, of a workflow."""
     (tmp_path / "train.log").write_text(LOG)
-    environment = {name: value for name, value in os.environ.items() if name != console.ACTIONS}
-    environment |= {console.ACTIONS: "true"} if there else {}
-    words = [sys.executable, "-P", str(PACKAGE / "__main__.py"), "diagnose", str(tmp_path / "train.log")]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    planted = [
-        line for line in done.stdout.splitlines() if line.split("planted")[0].endswith((" ::error::", "##[error]"))
-    ]
-    assert bool(planted) != there and "c10::Error" in done.stdout
+    shown = python("-m", "faultline", "diagnose", tmp_path / "train.log", **{console.ACTIONS: there}).stdout
+    planted = [line for line in shown.splitlines() if line.split("planted")[0].endswith((" ::error::", "##[error]"))]
+    assert bool(planted) != bool(there) and "c10::Error" in shown
 
 
 def test_audits_own_commands_reach_github(tmp_path):
     (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
-    environment = os.environ | {console.ACTIONS: "true"}
-    words = [sys.executable, "-P", str(PACKAGE / "__main__.py"), "audit", "--format", "github", str(tmp_path)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("::")
+    words = ("-m", "faultline", "audit", "--format", "github", tmp_path)
+    assert python(*words, **{console.ACTIONS: "true"}).stdout.startswith("::")

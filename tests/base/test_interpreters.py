@@ -13,19 +13,7 @@ from faultline.base.interpreters import MOST, ask, command
 from faultline.base.packages import NEEDED
 from faultline.base.paths import PACKAGE, ROOT
 
-STARTS = (
-    "run",
-    "Popen",
-    "call",
-    "check_call",
-    "check_output",
-    "system",
-    "popen",
-    "execv",
-    "execvp",
-    "execve",
-    "spawnv",
-)
+STARTS = "run Popen call check_call check_output system popen execv execvp execve spawnv".split()
 # What starts a program by another way than `ask(command(...))`, and which one that is.
 OTHERS = {
     "base/interpreters.py": "ask",

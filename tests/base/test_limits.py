@@ -19,11 +19,8 @@ def half_free(monkeypatch):
 @pytest.mark.parametrize(
     ("files", "pages"),
     [
-        (("memory.max", "memory.current", "memory.stat"), "inactive_file"),
-        (
-            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-            "total_inactive_file",
-        ),
+        ("memory.max memory.current memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes memory/memory.usage_in_bytes memory/memory.stat", "total_inactive_file"),
     ],
 )
 @pytest.mark.parametrize(
@@ -33,7 +30,7 @@ def half_free(monkeypatch):
 def test_a_container_has_what_its_limit_leaves(half_free, tmp_path, files, pages, limit, expected):
     """Breaks when more workers start than a container has memory for, or fewer for pages that Linux gives back."""
     (tmp_path / "memory").mkdir()
-    for name, text in zip(files, (limit, "3000", f"anon 7\n{pages} 500\nfile 9\n"), strict=True):
+    for name, text in zip(files.split(), (limit, "3000", f"anon 7\n{pages} 500\nfile 9\n"), strict=True):
         (tmp_path / name).write_text(f"{text}\n")
     assert machine.memory(tmp_path) == expected
 

@@ -1,7 +1,7 @@
 """Each room says what it is for, and which of its modules others may use; the code holds to it."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 from faultline.base.paths import ROOT
 
@@ -41,9 +41,3 @@ def test_a_room_names_its_entrances():
         assert purpose.strip().endswith("."), f"what is {room} for?"
         named[room] = {name for each in modules.partition("\n\n")[0].split(",") if (name := each.strip(" `\n."))}
     assert named == {room: used[room] for room in ROOMS}
-
-
-def test_no_two_test_files_share_a_name():
-    """Breaks when pytest would refuse to collect one of two files, since it imports a test file by its name alone."""
-    names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, number in names.items() if number > 1] == []

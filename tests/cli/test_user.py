@@ -1,7 +1,5 @@
 """As somebody does who has just cloned it: bin/faultline, in the folder of their own files, which nobody here wrote."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,13 +12,11 @@ import pytest
 
 from faultline.base.paths import ROOT
 from tests.support.clone import cloned
+from tests.support.program import python
 
 TRAIN = """\
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -30,14 +26,12 @@ class Net(nn.Module):
     def forward(self, x):
         return self.text(x)
 
-
 def build():
     return Net(), lambda model, batch: model(batch).sum(), torch.arange(32.0).reshape(4, 8)
 
-
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    model = DDP(Net())
+    torch.distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(Net())
     for step in range(3):
         model(torch.ones(2, 8)).sum().backward()
 """
@@ -66,13 +60,6 @@ def call(clone, tmp_path, monkeypatch):
     return call
 
 
-def python(*words):
-    """The libraries at work, as in the shell of whoever trains; gives what they printed."""
-    return subprocess.run(
-        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    ).stdout
-
-
 @pytest.mark.slow
 def test_it_is_called_by_its_path_or_a_link_from_any_folder(call, clone, tmp_path):
     """Breaks when only who stands in the clone can ask anything, or a json.py beside somebody's log is imported."""
@@ -98,7 +85,8 @@ def test_without_an_environment_it_says_how_to_get_one(call, tmp_path):
 def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
     """What torchrun prints of two ranks, with its summary and all."""
     (tmp_path / "train.py").write_text(TRAIN)
-    log = python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
+    log = python(*run, cwd=tmp_path).stderr
     (tmp_path / "train.log").write_text(log)
     code, answer, errors = call("diagnose", "train.log")
     assert code == 0, log + answer + errors
@@ -136,7 +124,7 @@ def test_a_script_is_checked(call, clone, tmp_path):
 def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     """Breaks when a script is asked for in an environment of its own, and imported in another one."""
     (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", "import torch\nimport only_there\n", 1))
-    python("-m", "venv", "--without-pip", "env")
+    python("-m", "venv", "--without-pip", "env", cwd=tmp_path)
     [site] = tmp_path.glob("env/lib/*/site-packages")
     (site / "beside.pth").write_text(sysconfig.get_path("purelib"))  # the libraries are there once already
     (site / "only_there.py").touch()

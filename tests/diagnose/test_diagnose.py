@@ -1,17 +1,12 @@
 """Answers: the failure that a log shows, how sure that is, and never a forced guess."""
 
-from __future__ import annotations
-
 import io
 import json
-import os
 import re
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import faultline
 from faultline.base import markdown, paths
@@ -20,7 +15,7 @@ from faultline.catalogue import loading
 from faultline.catalogue.recognition import met
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.diagnose import data
-from faultline.diagnose.command import GIVEN, pasted
+from faultline.diagnose.command import GIVEN
 from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
 from faultline.maintain import score
@@ -41,6 +36,7 @@ from tests.support.logs import (
     traceback,
 )
 from tests.support.night import sampled
+from tests.support.program import python
 
 FAILURES = loading.failures()
 DPO = (
@@ -74,8 +70,7 @@ def test_nothing_is_named_wrongly_and_most_is_named():
     assert score.report(answers) in text, "fixtures/README.md says otherwise: faultline maintain score"
 
 
-def test_there_are_as_many_fixtures_as_are_needed():
-    assert len([*score.LOGS.glob("*.log")]) >= 20 and len(score.index(score.NEAR_MISSES)) >= 40
+def test_every_fixture_says_what_it_is_and_where_it_is_from():
     for folder in (score.LOGS, score.NEAR_MISSES):
         index = score.index(folder)
         assert {file.stem for file in folder.glob("*.log")} == {n for n, entry in index.items() if not entry.as_pasted}
@@ -95,8 +90,7 @@ def test_near_misses_that_were_made_are_what_the_libraries_say(tmp_path):
     script = tmp_path / "made.py"
     script.write_text((score.NEAR_MISSES / "made.py").read_text())
     names = ("gradient-of-another-dtype", "weight-decay-in-the-forward-pass-under-fsdp1")
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
-    subprocess.run([sys.executable, script, *names], env=environment, check=True, timeout=300)
+    python(script, *names, check=True, PYTHONPATH=str(paths.ROOT))
     for name in names:
         log = f"made-{name}.log"
         made, remaining = ((folder / log).read_text().splitlines()[-1] for folder in (tmp_path, score.NEAR_MISSES))
@@ -134,11 +128,6 @@ def test_lines_that_are_passed_over_change_no_answer(part):
         for sample in some
         if diagnosed(sample.log, sample.options, closely=True, name=sample.name) != logs.answer_to(sample)
     ]
-
-
-@given(st.deferred(lambda: st.lists(st.sampled_from(logs.pasted_lines()), max_size=30)))
-def test_any_mixture_of_real_lines_is_read_the_same_either_way(lines):
-    assert diagnosed("\n".join(lines), closely=True) == diagnosed("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -347,14 +336,13 @@ NO_FILE += "flax_model.msgpack found in directory out/final."
 NO_FILE_5 = "OSError: Error no file named model.safetensors, or pytorch_model.bin, found in directory out/final."
 GRPO, TOWER, TWICE_REDUCED = "grpo_lora_no_grad", "ddp_unused_vision_tower", "zero_double_reduction"
 CACHE, REFERENCE = "dpo_precompute_ref_in_memory_dataset", "ref_model_reloaded_from_path"
+EXPERTS = "zero3_lora_target_parameters_no_checkpoint"
 SHARDED, OUTSIDE = "fsdp_sharded_save_model_writes_nothing", "fsdp2_method_or_child_outside_root_forward"
 UNNAMED = "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or '.' and "
 UNNAMED += "the maximum length is 96: ''."
 LOADS = '  File "trl/trainer/dpo_trainer.py", line 5, in __init__\n    self.ref_model = create_model_from_path(name)\n'
-FRAME = '  File "prepare.py", line 9, in <module>\n    %s\n  File "datasets/%s\n'
-FROM_FILE = FRAME % ("data = Dataset.from_file(cache)", 'arrow_dataset.py", line 818, in from_file')
-UNPICKLED = FRAME % ('data = pickle.load(open("tokenized.pkl", "rb"))', 'table.py", line 1093, in __setstate__')
-FROM_DISK = FRAME % ('data = load_from_disk("data")', 'table.py", line 1083, in from_file')
+FROM_FILE = '  File "prepare.py", line 9, in <module>\n    data = Dataset.from_file(cache)\n'
+FROM_FILE += '  File "datasets/arrow_dataset.py", line 818, in from_file\n'
 MIXED = "x @ model.lm_head.weight.T\nRuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"
 NO_INPUTS = "UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n"
 LOOKED_FOR = " Since `find_unused_parameters=True` is enabled, this likely means that not all outputs participate."
@@ -387,8 +375,6 @@ PRECOMPUTED = "precompute_ref_log_probs=True\n"
             for frames, answer in (
                 (DPO, f"{sure}: {CACHE}"),
                 (FROM_FILE, f"likely: {CACHE} (mechanism)"),
-                (UNPICKLED, f"unknown: {CACHE}"),
-                (FROM_DISK, f"unknown: {CACHE}"),
             )
         ),
         # A folder without weights is the sharded save's only where the log says sharded.
@@ -403,7 +389,6 @@ PRECOMPUTED = "precompute_ref_log_probs=True\n"
             )
         ),
         # An empty name is a policy's without a path only where a reference model is loaded.
-        ("", f"OSError: {UNNAMED}", (), f"unknown: {REFERENCE}"),
         ("", f"huggingface_hub.errors.HFValidationError: {UNNAMED}", (), f"unknown: {REFERENCE}"),
         ("", traceback(f"OSError: {UNNAMED}", frames=LOADS), (), f"likely: {REFERENCE}"),
         # A mode in which nothing was run, as it has no part in the failure, speaks against nothing.
@@ -423,11 +408,7 @@ PRECOMPUTED = "precompute_ref_log_probs=True\n"
         *(
             (f"{line}\nstep 1\nstep 2\n\n", words, (), answer)
             for line, words, answer in (
-                (
-                    "lora:\n  target_parameters: [x]",
-                    ENGINE + RELEASED,
-                    "certain: zero3_lora_target_parameters_no_checkpoint",
-                ),
+                ("lora:\n  target_parameters: [x]", ENGINE + RELEASED, f"certain: {EXPERTS}"),
                 ("with deepspeed.zero.GatheredParameters(adapter):", ENGINE + RELEASED, "certain: zero3_dummy_loss"),
                 ("  tie_word_embeddings: true", NO_MATRIX, "likely: fsdp2_tied_embeddings_split_groups"),
                 ("loss(hidden, model.lm_head.weight)", "RuntimeError: 'weight' must be 2-D", f"likely: {OUTSIDE}"),
@@ -504,6 +485,7 @@ def test_exit_codes_tell_known_from_unknown_from_unusable(asked, log, tmp_path, 
         code, out, errors = asked("diagnose", *words)
         assert code == 2 and not out and len(errors) == 1, words
     assert asked("diagnose", files[0])[2][0].endswith("empty.log is empty")
+    assert "model.bin is not text" in asked("diagnose", files[1])[2][0]
     assert "nothing is downloaded" in asked("diagnose", "https://github.com/huggingface/trl/issues/3150")[2][0]
     assert "begins with its type" in asked("diagnose", "my train.log")[2][0]
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -597,17 +579,6 @@ def test_timeouts_alone_are_unknown_and_told(asked, log):
     assert asked("diagnose", log(thrown))[1].startswith("Not in the catalogue"), "nothing says that anybody waited"
 
 
-@pytest.mark.parametrize(("other", "apart"), [("_ALLGATHER_BASE", True), ("ALLREDUCE", False)])
-def test_ranks_that_wait_in_different_collectives_are_said_to(asked, log, other, apart):
-    """Breaks when nobody says what a timeout of two collectives shows: that ranks run different code."""
-    text = "".join(
-        f"[rank{n}]: [Rank {n}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType={name}, x)\n"
-        for n, name in enumerate(["ALLREDUCE", other])
-    )
-    wait = f"The ranks wait in different collectives: rank 0 in ALLREDUCE, rank 1 in {other}."
-    assert (wait in asked("diagnose", log(text))[1]) == apart
-
-
 @pytest.mark.parametrize("words", [[ERROR], ERROR.split(), [f"[rank1]: {ERROR}"], [f"step 3\n{ERROR}\n"]])
 def test_an_error_is_read_from_the_command_line(asked, tmp_path, monkeypatch, words):
     """Breaks when somebody must make a file of one line, or quote it."""
@@ -620,11 +591,9 @@ def test_an_error_is_read_from_the_command_line(asked, tmp_path, monkeypatch, wo
 
 
 @pytest.mark.parametrize("words", [[""], [" \n"], ["train.log", ""]])
-def test_an_empty_text_is_said_to_be_empty_and_a_mistyped_name_is_no_error(asked, words):
+def test_an_empty_text_is_said_to_be_empty(asked, words):
     """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
     assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
-    names = (["train.log"], ["my train.log"], ["train.log", "rank1.log"], ["RuntimeError.log"], ["Errors of june.txt"])
-    assert [pasted(words) for words in (*names, ["-"])] == [""] * 6
 
 
 def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():

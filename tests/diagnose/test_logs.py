@@ -1,7 +1,5 @@
 """Reading logs: any bytes, encoding and prefix, in bounded memory, the same however they come, and found by words."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools
@@ -81,20 +79,13 @@ def test_a_torn_gzip_member_gives_what_it_has():
     assert len(results) > 1000 and results[0] == "line 0 of a log"
 
 
-def test_a_gzip_bomb_is_not_unpacked_at_once():
-    packed = gzip.compress(b"\0" * (64 << 20))
-    tracemalloc.start()
-    texts(packed)
-    assert tracemalloc.get_traced_memory()[1] < 8 << 20, "what is packed is held in memory"
-    tracemalloc.stop()
-
-
-@pytest.mark.parametrize("piece", [b"x", b"Error: ", b"\x1b[", b"a.", b"\r 1%"])
+@pytest.mark.parametrize("piece", [b"x", b"Error: ", b"\x1b[", b"a.", b"\r 1%", b"\0"])
 def test_a_huge_line_is_read_in_bounded_memory(piece):
-    """Breaks when a line without an end, such as hours of a progress bar, takes the memory that it has bytes."""
-    content = io.BytesIO(piece * ((64 << 20) // len(piece)))
+    """Breaks when a line without an end, such as hours of a progress bar, or what is packed is held in memory."""
+    content = piece * ((64 << 20) // len(piece))
+    stream = io.BytesIO(gzip.compress(content) if piece == b"\0" else content)
     tracemalloc.start()
-    [line] = diagnose_lines.lines("log", content)
+    [line] = diagnose_lines.lines("log", stream)
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
     assert len(line.text) <= diagnose_lines.WIDTH
@@ -135,15 +126,6 @@ def test_prefixes_are_taken_off_and_name_the_rank(text):
     assert diagnose_lines.bare(text)[:2] == PREFIXED[text]
 
 
-@pytest.mark.parametrize(
-    "name", ["0: ", "[rank1]: ", "(a pid=1) ", "a1: ", "2025-04-02 10:11:12 ", "> ", "[INFO] ", "│ "]
-)
-def test_prefixes_without_end_take_no_time_without_end(name):
-    """Breaks when a line of many prefixes, or of half of one, sends the patterns back and forth."""
-    for part in (name, name[:-1], name[: len(name) // 2], name + "9" * 90):
-        diagnose_lines.bare(part * (diagnose_lines.WIDTH // len(part)))
-
-
 SHOWN = {
     "Erreur: mémoire\n".encode("latin-1"): ["Erreur: mémoire"],
     b"\r  0%|  | 0/3\r 50%|# | 1/3\r100%|##| 3/3Traceback\n": ["100%|##| 3/3Traceback"],  # what the bar showed last
@@ -164,10 +146,6 @@ SHOWN = {
 def test_a_line_is_what_somebody_saw(content):
     """Breaks when a log's own encoding, its progress bars or the JSON around it hide what a person read in it."""
     assert texts(content) == SHOWN[content]
-
-
-def test_brackets_are_no_reason_to_fail():
-    assert len(texts(b'{"a\\n": ' + b"[" * 60000)) == 1
 
 
 def test_what_is_not_wanted_is_passed_over_and_still_counted():

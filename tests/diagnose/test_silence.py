@@ -1,4 +1,4 @@
-"""Logs that tell no error and no gradient: what is said of them, and of which logs nothing is."""
+"""What raises nothing has a door: logs without an error or a gradient, figures that go wrong, somebody's words."""
 
 import itertools
 import json
@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
 from faultline.diagnose.silent import Silence
+from faultline.observations import measured
+from faultline.observations.symptoms import RESUMED, by_symptom, symptom
 from tests.support import logs
 from tests.support.logs import printed
 
@@ -64,9 +68,10 @@ def test_what_only_looks_like_it_is_not_told(name):
 
 
 def test_an_error_comes_first():
-    """Breaks when a run that died is told to have been silent."""
-    answer = diagnosed(*[FORMS[0].format("0.0")] * 9, "RuntimeError: CUDA error: device-side assert triggered")
-    assert answer.cause and answer.silence is None
+    """Breaks when a run that died is told to have been silent, or a warning outranks its error."""
+    steps = [FORMS[0].format("0.0")] * 9
+    answer = diagnosed(WARNING, *steps, "RuntimeError: CUDA error: device-side assert triggered")
+    assert answer.cause and answer.silence is None and not answer.warned
 
 
 def test_rewards_and_settings_are_told_apart_from_silence():
@@ -112,9 +117,8 @@ def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
     assert "train.log:2" in text and "It is that failure if weights inside" in text and "fsdp2" in text
 
 
-def test_a_warning_is_not_named_beside_an_error_or_where_it_never_was_all():
-    """Breaks when a warning outranks an error, or is taken for another warning or strategy."""
-    assert not diagnosed(WARNING, "RuntimeError: CUDA error: device-side assert triggered").warned
+def test_a_warning_is_not_named_where_it_never_was_all():
+    """Breaks when a warning is taken for another one, or told of another strategy."""
     assert not diagnosed("UserWarning: None of the inputs have names", "requires_grad=True").warned
     plain = diagnosed("distributed_type: MULTI_GPU", WARNING)
     assert plain.warned and "under ddp-*." in printed(plain)
@@ -130,10 +134,100 @@ def test_machines_are_told_as_well(asked, tmp_path):
     assert code == 1 and silence["steps"] == 4 and "zero_double_reduction" in silence["failures"]
 
 
-STEPS = [form.format(n) for form in FORMS for n in ("0.0", "nan", "0.5")]
+STEPS = st.sampled_from([*(form.format(n) for form in FORMS for n in ("0.0", "nan", "0.5")), WARNING, "", "10%|#"])
+REAL = st.deferred(lambda: st.sampled_from(logs.pasted_lines()))
 
 
-@given(st.lists(st.sampled_from([*STEPS, WARNING, "", "10%|#"]), max_size=12))
+@given(st.lists(STEPS, max_size=12) | st.lists(REAL, max_size=30) | st.lists(STEPS | REAL, max_size=20))
 def test_law_lines_that_are_passed_over_change_no_answer(lines):
     """Breaks when the quick look at a log's bytes says otherwise than reading every line."""
     assert diagnosed(*lines, closely=True) == diagnosed(*lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["loss doesn't go down"],
+        ["saved adapter is 443 bytes."],
+        ["the", "loss", "is", "flat"],
+        ["model.bin has few bytes and loads nothing"],
+        ["卡住不动"],
+    ],
+)
+def test_a_sentence_is_text_and_no_missing_file(asked, words):
+    """Breaks when somebody who has no error, but words, hears of a file."""
+    code, out, errors = asked("diagnose", *words)
+    assert code == 1 and not errors
+    assert "faultline list --symptoms" in out and "faultline check" in out and "faultline audit" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["my train log.txt"], ["a.log", "b.log", "c.log"], ["no/such/file here.log"], ["my log"], ["Errors of june.txt"]],
+)
+def test_a_mistyped_file_is_missing(asked, words):
+    """Breaks when a log that can't be read is answered as if it had been."""
+    code, _, [error] = asked("diagnose", *words)
+    assert code == 2 and "can't be read" in error
+
+
+def figures(asked, write, *lines):
+    return asked("diagnose", str(write("".join(f"{line}\n" for line in lines))))[1]
+
+
+def test_nan_from_some_step_on_is_said(asked, write):
+    """Breaks when a run that ends in nan is told that its log shows nothing."""
+    fine, lost = FORMS[0].format(1.5), FORMS[0].format("nan")
+    assert "grad_norm is nan after 2 steps that had a number" in figures(asked, write, fine, fine, lost, lost, lost)
+    assert "loss is nan after 1 step" in figures(asked, write, "loss: 2.3", *["loss: nan"] * 3)
+    assert "nan" not in figures(asked, write, fine, lost, lost, lost, fine), "it recovered"
+    assert "nan" not in figures(asked, write, fine, lost, lost), "half precision may skip some steps"
+
+
+def test_equal_losses_of_all_ranks_are_said_with_their_two_reasons(asked, write):
+    """Breaks when every rank trains on the same rows, or near misses are alarms."""
+    same = [f"[rank{rank}]: loss: 2.3{step}" for step in range(4) for rank in (0, 1)]
+    text = figures(asked, write, *same)
+    assert "2 ranks log the same losses" in text and "the mean over the ranks" in text and "the same rows" in text
+    assert "same losses" not in figures(asked, write, *same[:-1], "[rank1]: loss: 2.4")
+    assert "same losses" not in figures(asked, write, *[line for line in same if "rank0" in line])
+    assert "same losses" not in figures(asked, write, *["[rank0]: loss: 0.0", "[rank1]: loss: 0.0"] * 4)
+
+
+WATCHDOG = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, x)"
+OF_512 = "12, OpType=ALLREDUCE, NumelIn=512"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [
+        (OF_512, "12, OpType=ALLREDUCE, NumelIn=1024", "ALLREDUCE of 512 numbers, rank 1 in ALLREDUCE of 1024 numbers"),
+        (OF_512, "12, OpType=BROADCAST, NumelIn=512", "ALLREDUCE, rank 1 in BROADCAST"),
+        ("7, OpType=ALLREDUCE", "7, OpType=_ALLGATHER_BASE", "ALLREDUCE, rank 1 in _ALLGATHER_BASE"),
+        ("7, OpType=ALLREDUCE", "7, OpType=ALLREDUCE", ""),
+        (OF_512, "13, OpType=ALLREDUCE, NumelIn=1024", ""),
+        (OF_512, OF_512, ""),
+    ],
+)
+def test_ranks_that_wait_in_collectives_that_do_not_fit_are_said(asked, write, first, second, apart):
+    """Breaks when ranks run different code, or reduce tensors of different sizes, and one only hears of a timeout."""
+    text = figures(asked, write, WATCHDOG.format(0, first), WATCHDOG.format(1, second))
+    wait = f"The ranks wait in different collectives: rank 0 in {apart}."
+    assert (wait in text) == bool(apart) == ("different collectives" in text)
+
+
+def test_every_silent_cell_has_a_symptom():
+    """Breaks when a failure that raises nothing is behind no door."""
+    doors = by_symptom()
+    for failure in failures().values():
+        for cell, did in measured.outcomes(failure).items():
+            loud = did.outcome in (Outcome.TRAINS, Outcome.RAISES, Outcome.IMPOSSIBLE)
+            assert loud == (not symptom(cell, did)), f"{cell.id}: {did}"
+            assert loud or not cell.broken or cell.strategy in doors[symptom(cell, did)][failure.name]
+    assert RESUMED in doors and "weights never move" in doors
+
+
+def test_list_prints_symptoms_of_what_was_asked(asked):
+    code, out, _ = asked("list", "--symptoms", "--failure", "zero3_save_pretrained_empty")
+    assert code == 0
+    assert out.splitlines()[0] == "the checkpoint is empty, or not what was trained" and "hangs" not in out

@@ -1,7 +1,5 @@
 """Events of a log: what failed first, and what only followed from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from faultline.diagnose import lines as diagnose_lines
@@ -50,11 +48,8 @@ def test_interleaved_ranks_are_read_apart():
     second = traceback("ValueError: the cause\nover two lines", 1).splitlines()
     mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
     assert cause("\n".join(mixed)) == ("ValueError: the cause\nover two lines", 1)
-
-
-def test_ranks_without_prefixes_that_print_at_once_still_name_their_error():
-    lines = traceback("ValueError: both").splitlines()
-    assert cause("\n".join(line for line in lines for _ in range(2))) == ("ValueError: both", None)
+    both = traceback("ValueError: both").splitlines()
+    assert cause("\n".join(line for line in both for _ in range(2))) == ("ValueError: both", None), "without prefixes"
 
 
 def test_an_error_that_was_survived_is_not_the_cause():
@@ -66,6 +61,11 @@ def test_an_error_that_was_survived_is_not_the_cause():
     died = traceback("ValueError: x")
     assert not events_of(died, "{'loss': 0.1}\n").cause().survived, "the log of another rank, which trains on"
     assert cause(died[:-20], traceback("KeyError: 'y'")) == ("KeyError: 'y'", None)
+    end = traceback("KeyError: 'two'")
+    again = events_of(text + "{'loss': 0.1}\n" + end + "{'loss': 0.1}\n" + end).cause()
+    assert (again.text, again.survived, again.number) == ("KeyError: 'two'", False, 16), (
+        "it came again after it was survived"
+    )
 
 
 SHAPES = {
@@ -183,13 +183,10 @@ def test_a_log_of_errors_alone_ends():
     assert not reader.words and not reader.busy
 
 
-def survived(count):
-    return "".join(traceback(f"ValueError: survived {n}") + "{'loss': 0.1}\n" for n in range(count))
-
-
 def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
     """Breaks when a run that survived hundreds of errors is told of the first of them."""
-    answer = events_of(survived(diagnose_reader.MOST + 50) + traceback("KeyError: 'the end'"))
+    survived = [traceback(f"ValueError: survived {n}") + "{'loss': 0.1}\n" for n in range(diagnose_reader.MOST + 50)]
+    answer = events_of("".join(survived) + traceback("KeyError: 'the end'"))
     assert answer.cause().text == "KeyError: 'the end'" and len(answer.events) == diagnose_reader.MOST
     assert answer.more == 51 and answer.events[0].text == "ValueError: survived 51", "the oldest make room"
     noise = "".join(
@@ -198,12 +195,6 @@ def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
     assert cause(noise + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
     lines = "".join(f"ValueError: {n}\n" for n in range(diagnose_reader.MOST + 50))
     assert cause(lines + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None), "a line outweighs it"
-
-
-def test_an_error_that_comes_again_after_it_was_survived_is_the_end():
-    text = traceback("ValueError: one") + "{'loss': 0.1}\n" + traceback("KeyError: 'two'") + "{'loss': 0.1}\n"
-    answer = events_of(text + traceback("KeyError: 'two'")).cause()
-    assert answer.text == "KeyError: 'two'" and not answer.survived and answer.number == 11
 
 
 @pytest.mark.parametrize(
@@ -252,6 +243,12 @@ def test_a_line_with_an_error_is_not_taken_for_what_comes_after_it():
 
 def test_times_decide_which_of_several_files_failed_first():
     """Breaks when the first cause depends on the order in which somebody named the logs of the nodes."""
+
+    def node(time, rank, error):
+        entry = f"  time      : 2025-04-02_10:00:{time}\n  host      : x\n  rank      : {rank} (local_rank: 1)\n"
+        return traceback(error, rank) + f"Root Cause (first observed failure):\n[0]:\n{entry}"
+
+    assert cause(node("09", 1, "ValueError: late"), node("05", 9, "KeyError: 'early'"))[0] == "KeyError: 'early'"
     late = "2025-04-02T10:00:09.5Z ValueError: late\n"
     early = "2025-04-02 12:00:09,400+02:00 KeyError: 'early'\n"
     untimed = "OSError: whenever\n"
@@ -263,14 +260,6 @@ def test_times_decide_which_of_several_files_failed_first():
     assert first(late, untimed, early) == "ValueError: late", "where one has no time the order of the files is left"
     cloud = '{"message": "KeyError: early", "timestamp": "2025-04-02T10:00:09.4Z", "pod": "a-1"}\n'
     assert first(late, cloud) == "KeyError: early"
-
-
-def test_the_earliest_of_several_summaries_names_the_rank():
-    def node(time, rank, error):
-        entry = f"  time      : 2025-04-02_10:00:{time}\n  host      : x\n  rank      : {rank} (local_rank: 1)\n"
-        return traceback(error, rank) + f"Root Cause (first observed failure):\n[0]:\n{entry}"
-
-    assert cause(node("09", 1, "ValueError: late"), node("05", 9, "KeyError: 'early'"))[0] == "KeyError: 'early'"
 
 
 def test_a_traceback_that_was_cut_off_ends_when_only_others_write():
