@@ -98,13 +98,13 @@ lock: setup ## write requirements.lock anew: every version that requirements.txt
 # Lint runs beside the tests, and what it says comes at their end. `make -n` would run a line that says $(MAKE).
 SELF = $(MAKE)
 test: setup ## lint, the tests but those of the night, one cell of each kind, and all cells changed since SINCE
-	@log=$$(mktemp); lint=; trap 'kill $$lint 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
+	@log=$$(mktemp); lint=; trap 'test -z "$$lint" || kill $$lint; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
 	$(SELF) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	$(RUN) $(TESTS) tests repros --ignore tests/fleet -m 'not nightly' $(DEVICE_OPTION) $(call option,--since,SINCE); \
 	tests=$$?; \
-	wait $$lint; lint=$$?; \
-	test $$lint = 0 && echo 'lint passed' || { cat "$$log"; echo 'lint failed'; }; \
-	exit $$((tests ? tests : lint))
+	wait $$lint; style=$$?; lint=; \
+	test $$style = 0 && echo 'lint passed' || { cat "$$log"; echo 'lint failed'; }; \
+	exit $$((tests ? tests : style))
 
 test-nightly: fleet ## all tests, those that take minutes or are many alike among them, and the whole matrix
 	@$(RUN) $(TESTS) tests repros --ignore tests/fleet $(DEVICE_OPTION); tests=$$?; $(FLEET_TESTS) && exit $$tests
