@@ -3,8 +3,7 @@
 import pytest
 
 from faultline.base.errors import UsageError
-from faultline.catalogue.loading import load
-from faultline.catalogue.places import axes
+from faultline.catalogue.loading import failures, load
 from faultline.catalogue.recognition import Condition, met
 
 HEAD = "from faultline.catalogue import *\n\nFAILURE = Failure('t', 'now', 'never', "
@@ -63,41 +62,6 @@ def test_variants_follow_from_claims(folder):
     assert {v.checkpointing for v in variants} == {("off",)}
 
 
-def test_tables_are_read_into_the_failure(folder):
-    recognise = """
-[project.broken]
-needs = ["adapter"]
-look_for = "a loss of one's own"
-[error.torn]
-distinguished_by = "a tower"
-any_of = [{ present = 'TOWER' }, { absent = ['\\bTOWER\\b', 'x'] }]
-[remedies]
-mended = ""
-[words]
-TOWER = 'a|b'
-"""
-    history = """
-report = "broken/ddp"
-[reported]
-stack = "trl-1.0.0"
-cell = "broken/ddp/reentrant"
-[[fixed]]
-cells = "broken/ddp*"
-package = "trl"
-version = "1.1.0"
-measured_by = "faultline bisect"
-"""
-    failure = load(folder(f"errors={{'torn': 'torn'}}, {CLAIMS}", recognise=recognise, history=history))
-    assert failure.variant("broken").needs == ("adapter",)
-    assert failure.claims["mended"].general == "mend it" and not failure.claims["off"].general
-    assert failure.recognition.of("torn").any_of == (Condition(("(?:a|b)",)), Condition(absent=(r"\b(?:a|b)\b", "x")))
-    assert failure.recognition.distinguished_by("torn") == "a tower"
-    assert failure.report == "broken/ddp/*"
-    assert failure.reported.strategy == "ddp" and failure.reported.checkpointing == "reentrant"
-    assert failure.reported.precision == "fp32"
-    assert failure.history.fixed[0].where == {"variant": "broken", "strategy": "ddp*"}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -128,14 +92,25 @@ def test_what_a_table_can_not_mean_is_one_clear_line(folder, name, text, message
     assert "\n" not in str(raised.value)
 
 
-def test_a_place_names_its_axes_in_order():
-    place = {"variant": "broken", "strategy": "zero3*", "checkpointing": "*", "precision": "bf16", "world_size": "2"}
-    assert axes("broken/zero3*/*/bf16/w2") == place
-    assert axes("") == {}
-
-
 def test_one_condition_of_several_is_enough():
     any_of = (Condition(("a", "b")), Condition(("a",), ("x", "b")))
     texts = ["", "a", "b", "a b", "a\nb", "a\nx", "b\nx"]
     assert [text for text in texts if met(any_of, text)] == ["a", "a b", "a\nb"]
     assert met((), "") and not met(any_of[:1], "a")
+
+
+def test_each_broken_variant_says_what_of_a_project_it_takes():
+    """Breaks when audit is certain of a failure for its trainer and strategy alone, though only own code shows it."""
+    silent, own_code, plain_too = [], [], []
+    for failure in failures().values():
+        for variant in failure.variants:
+            name = f"{failure.name}/{variant.name}"
+            if variant.broken and not (variant.needs or variant.look_for or variant.plain):
+                silent.append(name)
+            if variant.broken and variant.text and not (variant.needs or variant.look_for):
+                own_code.append(name)
+            if variant.plain and (variant.needs or variant.look_for):
+                plain_too.append(name)
+    assert not silent, "recognise.toml has no [project.VARIANT] with `needs`, `look_for`, or why it is `plain`"
+    assert not own_code, "a variant with code of its own has to say what of it to look for"
+    assert not plain_too, "what takes a setting or code is not plain"

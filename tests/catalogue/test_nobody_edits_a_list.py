@@ -70,7 +70,6 @@ distinguished_by = "rows that should be trained on"
 ERROR = """\
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py", line 7, in <module>
-[rank0]:     loss = model(batch)
 [rank0]:   File "/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", line 1661, in forward
 [rank0]:     else self._run_ddp_forward(*inputs, **kwargs)
 [rank0]: RuntimeError: a quokka sits in row 12

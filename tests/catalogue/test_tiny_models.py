@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
@@ -18,10 +18,10 @@ from transformers import Gemma3ForConditionalGeneration, Qwen2ForCausalLM
 from tests.support.program import python
 from tiny_models import data
 from tiny_models.gemma3 import TOKENS_PER_IMAGE, gemma3, processor
-from tiny_models.group_decode import LinearGroupDecodeAdapter, SpeechModel, speech_model
+from tiny_models.group_decode import SpeechModel, speech_model
 from tiny_models.per_image_vision import per_image_vision_model
 from tiny_models.qwen2 import add_lora, lora_config, qwen2
-from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE, VOCABULARY
+from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE, VOCABULARY, tokenizer
 
 
 def lora(seed=0):
@@ -102,14 +102,10 @@ def test_saving_and_loading_gives_the_same_model(make, cls, tmp_path):
     assert len([*model.parameters()]) == len([*loaded.parameters()]), "weights are tied in one of them alone"
 
 
-@pytest.fixture(scope="module")
-def two_rows():
+def test_gemma3_takes_what_its_processor_makes_of_text_and_images():
     pictures = [[data.picture([200, 30, 30])], [data.picture([30, 160, 40])]]
     texts = ["<boi>a red field", "<boi>one green leaf"]
-    return processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
-
-
-def test_gemma3_takes_what_its_processor_makes_of_text_and_images(two_rows):
+    two_rows = processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
     images = (two_rows["input_ids"] == SPECIAL.index("<image>")).sum(1).tolist()
     assert images == [TOKENS_PER_IMAGE] * 2, "the processor leaves another room for an image than the tower fills"
     model = gemma3()
@@ -123,12 +119,9 @@ def test_gemma3_takes_what_its_processor_makes_of_text_and_images(two_rows):
     logits.square().mean().backward()
     tower = model.model.vision_tower.embeddings.patch_embedding.weight
     assert tower.grad is not None and tower.grad.norm() > 0, "the image doesn't reach the logits"
-
-
-def test_an_image_changes_the_logits_of_its_own_row_alone(two_rows):
-    model = gemma3().eval()
     other = dict(two_rows, pixel_values=two_rows["pixel_values"].clone())
     other["pixel_values"][1] *= -1
+    model.eval()
     with torch.no_grad():
         before, after = model(**two_rows).logits, model(**other).logits
     torch.testing.assert_close(before[0], after[0])
@@ -151,14 +144,6 @@ def test_lora_keeps_the_scale_and_dropout_of_the_report_and_trains_alone(tmp_pat
     model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(qwen2(seed=4), tmp_path)
     assert bits(model) == bits(loaded), "an adapter that was saved is not the one that was trained"
-
-
-def test_the_speech_adapter_has_the_size_of_the_report():
-    """On the meta device: the real thing has 52 million weights and takes a second to fill."""
-    with torch.device("meta"):
-        adapter = LinearGroupDecodeAdapter(4160, 3)
-    assert adapter.linear.out_features == 12480, "the issue's shape error speaks of 12480"
-    assert adapter.linear.in_features == 4160
 
 
 sizes = partial(st.integers, min_value=1)
@@ -201,3 +186,49 @@ def test_law_calls_are_the_vision_towers_and_change_no_logits(rows, slices, toke
     assert each.shape == (rows, tokens, VOCAB_SIZE)
     for results, _ in logits.values():
         torch.testing.assert_close(results, each, rtol=1e-4, atol=1e-5)
+
+
+# The character tokenizer reads every text of the fixtures, and marks are one token each.
+
+WORDS = tokenizer()
+FIXTURES = ("text", "prompts", "image_text")
+
+
+def read(text):
+    """What the tokenizer makes of a text, its tokens put together."""
+    return "".join(WORDS.convert_ids_to_tokens(WORDS(text)["input_ids"]))
+
+
+def test_the_tokenizer_knows_every_character_of_the_fixtures_and_gives_it_back():
+    for record in (record for name in FIXTURES for record in data.records(name)):
+        text = record.get("text") or record["prompt"]
+        assert read(text) == text, "a character is unknown or lost"
+        assert WORDS.decode(WORDS(text)["input_ids"]) == text, "rewards and logs would read another text"
+
+
+PLAIN = st.lists(st.sampled_from([word for word in VOCABULARY if word not in SPECIAL])).map("".join)
+
+
+@given(PLAIN)
+@example("a\n\nb")
+@settings(deadline=None)
+def test_law_tokens_put_together_are_the_text(text):
+    assert read(text) == text
+
+
+def test_special_tokens_are_single_ids():
+    for number, mark in enumerate(SPECIAL):
+        assert WORDS(mark)["input_ids"] == [number], f"{mark} is not one token: masks and image places would be off"
+        assert WORDS(f"a{mark}b")["input_ids"][1:-1] == [number], f"{mark} is not found inside of text"
+    assert len(VOCABULARY) == len(set(VOCABULARY)) <= VOCAB_SIZE
+    assert WORDS.model_input_names == ["input_ids", "attention_mask"]
+    assert {*WORDS("a red field")} == {"input_ids", "attention_mask"}, "older releases refuse the batch"
+
+
+def test_the_chat_template_marks_turns():
+    messages = [{"role": "user", "content": "<boi>what is it"}, {"role": "assistant", "content": "a leaf"}]
+    text = WORDS.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<bos><turn>user\n<boi>what is it<end>\n<turn>assistant\na leaf<end>\n<turn>assistant\n"
+    tokens = WORDS.convert_ids_to_tokens(WORDS(text)["input_ids"])
+    assert tokens[:4] == ["<bos>", "<turn>", "user", "\n"], "a role is one token"
+    assert "<unk>" not in tokens, "the template writes what the tokenizer can't read"

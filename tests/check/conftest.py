@@ -21,10 +21,8 @@ def run(shared_server, tmp_path_factory):
     """
     made = {}
 
-    def run(
-        what, strategy="ddp", mode="off", precision="fp32", world=2, lora="", life="straight", inject="", of=checking
-    ):
-        key = str(what), lora
+    def run(what, strategy="ddp", mode="off", world=2, lora="", inject="", units="", of=checking, **axes):
+        key = str(what), lora, units
         if key not in made:
             folder = tmp_path_factory.mktemp("references")
             if isinstance(what, dict):
@@ -34,7 +32,7 @@ def run(shared_server, tmp_path_factory):
                 asked = str(MODELS / (what if ":" in what else f"own_models.py:{what}"))
             made[key] = asked, References(folder)
         asked, references = made[key]
-        cell = Cell("check", "model", strategy, mode, precision, world, life=life)
-        return of.run(target.parse(asked, lora), shared_server, references, cell, inject)
+        cell = Cell("check", "model", strategy, mode, world_size=world, **axes)
+        return of.run(target.parse(asked, lora, (), units), shared_server, references, cell, inject)
 
     return run

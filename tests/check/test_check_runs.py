@@ -9,11 +9,14 @@ import pytest
 from faultline import strategies
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
-from faultline.check import beside, findings, known, next_steps, remarks
+from faultline.check import beside, findings, known, next_steps, remarks, view
+from faultline.check.tried import tried
 from faultline.programs import planted_saves
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
+
+WILD = ROOT / "tests" / "support" / "wild_models.py"
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24}
 FAMILIES = ("ddp", "zero3", "fsdp1-full", "fsdp2")
@@ -191,11 +194,13 @@ def test_what_a_check_saw_is_said(run, model, strategy, outcome, text):
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
 def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, strategy):
-    """Breaks when DINO's centre, which is the mean over ranks, is called a difference."""
+    """Breaks when DINO's centre, which is the mean over ranks, or a codebook that they share is called a difference, or
+    it isn't said of what kind of a single process it is none."""
     result = run("centred", strategy, of=beside)
     [named] = result.checked.collectives  # an engine's are none of the model's
     assert named.startswith("all_reduce (own_models.py:")
     assert (result.outcome, beside.alike(result)) == ("trains", ("rows",)), "it is the mean over all rows"
+    assert "agrees with one process on all rows, and not with the mean of the ranks' losses" in view.verdict([result])
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
@@ -310,3 +315,211 @@ def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, answer
     assert "\n" not in str(failed.value)
     assert (line in failed.value.traceback) if line else not failed.value.traceback
     assert f"{ROOT}/faultline" not in failed.value.traceback
+
+
+# Models as people have them: no answer that nothing was run for, and no advice that makes things worse.
+
+
+@pytest.fixture
+def promised(run):
+    """The result of a model of wild_models.py, or of another file, in one cell, held against what else there is."""
+
+    def promised(model, strategy, **axes):
+        return run(model if ":" in model else f"wild_models.py:{model}", strategy, of=beside, **axes)
+
+    return promised
+
+
+def test_what_needs_a_gpu_is_said(promised):
+    result = promised("synchronised", "ddp")
+    assert result.outcome == "impossible" and "--device cuda" in result.detail
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+def test_no_advice_leads_around_a_wrapper_that_no_forward_pass_goes_through(promised, strategy):
+    """Breaks when an actor-critic without `forward` is told to ask the model behind DDP, which then reduces nothing."""
+    result = promised("actor_critic", strategy)
+    if result.outcome == "trains":  # DeepSpeed's engine has its model's attributes
+        return
+    lines = " ".join(next_steps.next_steps(findings.groups([result])[0], [result]))
+    assert "getattr" not in lines and "`forward` do what `get_action_and_value` does" in lines
+    assert "(not tried on your model)" in lines
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_container_that_can_not_be_changed_is_left_as_it_is(promised, strategy):
+    """Breaks when a model with a frozen config can't be checked, or a counter beside it isn't put back."""
+    result = promised("configured", strategy)
+    assert result.outcome == "trains", result.detail
+
+
+def test_all_causes_of_a_cell_are_told_the_gravest_first(promised, run):
+    """Breaks when weights that are wrong hide under buffers that differ between ranks."""
+    wrong, alone = promised("critic", "zero2"), run("stateful.py:batch_norm", "zero2")
+    assert findings.causes(wrong)[0] in ("differs", "unmoved") and findings.causes(wrong)[1] == "buffers-apart"
+    assert "differs by" in wrong.detail.partition("buffers differ")[0]
+    assert findings.causes(alone) == ("buffers-apart",), "the near miss has one cause"
+    assert [[form.results[0] for form in group.forms] for group in findings.groups([alone, wrong])] == [
+        [wrong],
+        [alone],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "agreed", "said"),
+    [
+        ("configured", ("shares", "rows"), "every gradient and weight agrees."),
+        (
+            "own_models.py:negatives_of_the_batch",
+            ("shares",),
+            "the mean of the ranks' losses in one process, and not with one process on",
+        ),
+    ],
+)
+def test_an_answer_says_which_process_it_agrees_with(promised, model, agreed, said):
+    """Breaks when a contrastive loss is called right without saying of what kind of a single process that is true."""
+    result = promised(model, "zero2")
+    assert result.outcome == "trains" and beside.alike(result) == agreed, result.detail
+    assert said in view.verdict([result])
+
+
+def test_towers_with_half_of_their_gradient_are_told_with_the_factor(promised):
+    """Breaks when features that were gathered without their gradient have no cause."""
+    result = promised("of_gathered_rows", "ddp")
+    words = "every gradient of those that are off is 0.5 times what it should be (1 / world size)"
+    assert words in beside.beside(result, beside.ROWS).detail and result.outcome == "diverges"
+    both = [result, promised("of_gathered_rows", "fsdp2")]
+    [group] = findings.groups(both)
+    assert not group.match, "no engine is to blame"
+    assert "nor with one process on all rows" in " ".join(next_steps.next_steps(group, both))
+
+
+def test_what_depends_on_the_units_of_fsdp_is_marked(promised):
+    """Breaks when a cell that trains, or fails, only with the units that check has chosen is told without them."""
+    result, healthy = promised("around", "fsdp2"), promised("configured", "fsdp2")
+    other = beside.beside(result, beside.UNITS)
+    assert result.outcome == "trains" and other.outcome == "raises", (result, other)
+    assert beside.beside(healthy, beside.UNITS) is None
+    [line] = view.other_units([result, healthy])
+    assert "fsdp2: trains here, and raises with the root as FSDP's only unit" in line
+    assert "other units of FSDP" in view.verdict([result, healthy])
+
+
+def test_units_are_those_that_are_asked_for(promised):
+    """Breaks when others are taken, or such as a model hasn't."""
+    for units, outcome, other in (("root", "raises", "blocks"), ("Linear", "trains", "root only")):
+        result = promised("around", "fsdp2", units=units)
+        assert (result.outcome, result.checked.beside[0].what) == (outcome, other), result.detail
+    with pytest.raises(TargetFailed, match="no module of the model is a Blok; there are Linear"):
+        promised("around", "fsdp2", units="Blok")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
+def test_random_draws_are_alike_and_named_with_their_lines(promised, strategy):
+    """Breaks when a mixture that draws its second expert is called wrong under every engine, and no word is said of
+    random numbers."""
+    result = promised("drawing", strategy)
+    assert result.outcome == "trains", result.detail
+    lines = WILD.read_text().splitlines()
+    drawn = [lines[int(place.partition(":")[2].split()[0]) - 1] for place in result.checked.facts.draws]
+    for word, line in zip(("multinomial", "random.random()", "generator="), drawn, strict=True):
+        assert word in line
+    assert not promised("configured", strategy).checked.facts.draws
+
+
+def test_a_forward_pass_in_a_hook_is_no_checkpoint_and_its_error_is_known(promised):
+    """Breaks when GradCache is said to checkpoint, or when check calls an error unknown that diagnose names."""
+    results = [promised("grad_cache", "zero2"), promised("grad_cache", "zero3"), promised("grad_cache", "ddp")]
+    assert results[0].checked.facts.checkpointing == "off" and results[2].outcome == "trains"
+    [group] = findings.groups(results)
+    assert group.failure.name == "zero_double_reduction" and "second backward pass" in group.match.mechanism
+    assert not any("checkpointing" in fate.claim.swap for fate in group.fates), "nothing is checkpointed here"
+
+
+# Models that have the mechanism of a known failure, or that change themselves.
+
+
+@pytest.fixture
+def under(run):
+    """The results of a model of mechanisms.py, or of another file, under strategies."""
+
+    def under(model, *names, **axes):
+        return [run(model if ":" in model else f"mechanisms.py:{model}", name, **axes) for name in names]
+
+    return under
+
+
+@pytest.mark.parametrize(
+    ("model", "strategies", "failure"),
+    [
+        ("gradient_penalty", ("ddp-static-graph", "zero2-small", "zero3", "fsdp1-full", "fsdp2"), "double_backward"),
+        ("weight_penalty", ("zero3", "fsdp2"), "penalty_outside"),
+        ("stateful.py:batch_norm", ("zero2", "fsdp2"), "buffers_never"),
+        ("method", ("fsdp1-full", "fsdp2"), "fsdp2_method_or_child"),
+    ],
+)
+def test_a_mechanism_is_known_in_whatever_words_it_ends(under, model, strategies, failure):
+    """Breaks when somebody's gradient penalty gets no name, because its layers make an error with other words."""
+    results = under(model, *strategies)
+    assert not any(map(known.fine, results)), [result.outcome for result in results]
+    [group] = findings.groups(results)
+    assert group.failure.name.startswith(failure) and group.match.sure
+    assert any(each.word == "verified" for each in tried(group, results))
+
+
+@pytest.mark.parametrize("model", ["saliency", "penalty_inside"])
+def test_what_is_like_a_mechanism_is_not_taken_for_it(under, model):
+    """Breaks when a gradient of inputs, or a penalty where a weight is whole, is taken for the failure."""
+    results = under(model, "ddp", "fsdp2")
+    facts = findings.facts_of(results)
+    assert not facts.double_backward and facts.read_outside == facts.without_root == ()
+    assert all(map(known.fine, results)), [result.detail for result in results]
+
+
+def test_what_each_rank_keeps_of_its_rows_is_named(under):
+    """Breaks when a model that keeps something of its first rows differs everywhere, and nobody says why."""
+    results = under("cached", "ddp", "zero2")
+    [group] = findings.groups(results)
+    assert findings.facts_of(results).left_unlike == ("mean",), "a counter is the same on every rank"
+    assert any("rows leave another value in mean: ranks keep" in line for line in next_steps.next_steps(group, results))
+
+
+def test_what_begins_anew_after_resuming_is_named(under):
+    """Breaks when somebody whose model counts its steps has to look for what no checkpoint holds."""
+    results = under("warming", "ddp", "fsdp2", life="resumed")
+    [group] = findings.groups(results)
+    assert findings.facts_of(results).not_saved == ("calls", "seen")
+    holds = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
+    assert f"{holds}, so calls, seen begin anew" in next_steps.next_steps(group, results)
+
+
+def test_a_weight_that_the_model_moves_itself_is_no_frozen_one(under):
+    """Breaks when a target network under ZeRO-3 is sent to a failure of parameters that are unfrozen."""
+    results = under("target", "ddp", "zero3")
+    [group] = findings.groups(results)
+    lines = next_steps.next_steps(group, results)
+    assert "the model moves them by itself, without gradients: a rank that has a shard moves a copy, or a part" in lines
+    assert not any("unfreeze" in line for line in lines)
+    assert "the model moves them by itself" in " ".join(remarks.of_model(findings.facts_of(results)))
+
+
+def test_what_runs_on_one_rank_is_named(under):
+    """Breaks when a branch by the rank's number, which one process never takes, is no part of the answer."""
+    results = under("on_one_rank", "ddp-find-unused")
+    assert remarks.by_rank(results) == ["extra: run on some ranks only, whatever their rows are"]
+    assert remarks.by_rank(under("gradient_penalty", "ddp")) == []
+
+
+def test_what_ranks_use_by_turns_is_unequal(under):
+    """Breaks when ranks of which each uses other layers in a step pass for alike, as all use all in the end."""
+    [result] = under("by_turns", "ddp")
+    assert result.checked.facts.unequal == ("extra",)
+    assert known.recognised(result)[0].failure.name == "ddp_unused_vision_tower"
+
+
+def test_remedies_of_another_engine_are_no_answer(run):
+    """Breaks when somebody under ZeRO-3 reads what helped under FSDP."""
+    results = [run("parameters.py:mixed", "zero3")]
+    [group] = findings.groups(results)
+    assert group.failure.name == "fsdp2_mixed_original_dtype"
+    assert tried(group, results) == []

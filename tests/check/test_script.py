@@ -7,10 +7,7 @@ import sys
 import pytest
 
 from faultline.base.paths import ROOT
-from faultline.cells.cell import Cell
-from faultline.check import cell as checking
 from faultline.check import script, target
-from faultline.runs.runner import References
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -20,16 +17,14 @@ EXPERTS = ["--only", "left", "--only", "right"]
 
 
 @pytest.fixture
-def exported(shared_server, tmp_path):
+def exported(run, tmp_path):
     """The script of what a function of own_models.py or a config does in one cell."""
 
     def exported(what, strategy, mode="off"):
         (tmp_path / "config.json").write_text(json.dumps(SPEECH))
         given = tmp_path / "config.json" if what == SPEECH else f"{ROOT}/tests/support/own_models.py:{what}"
-        model, cell = target.parse(str(given), ""), Cell("check", "model", strategy, mode, "fp32", 2)
-        result = checking.run(model, shared_server, References(tmp_path), cell)
-        file = tmp_path / "repro.py"
-        file.write_text(script.write(model, script.chosen([result]), file, sys.executable))
+        chosen, file = script.chosen([run(what, strategy, mode)]), tmp_path / "repro.py"
+        file.write_text(script.write(target.parse(str(given), ""), chosen, file, sys.executable))
         return file
 
     return exported

@@ -41,17 +41,24 @@ def under(name):
 
 
 VALUES = training.VALUES | {name: setting.values for name, setting in SETTINGS.items()}
-FEATURES = [(name, value) for name, values in VALUES.items() for value in values[1:]]
+SPLIT = "trainer.split_batches"  # for which DeepSpeed's config has the rows of one rank, and a trainer those of all
+FEATURES = [
+    *((SPLIT, True, strategy) for strategy in ("zero2", "zero3", "ddp")),
+    *((name, value, under(name)) for name, values in VALUES.items() for value in values[1:]),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "value"), sampled(FEATURES, 24, lambda name, value: under(name)))
-def test_every_feature_is_really_there(name, value, run):
+@pytest.mark.parametrize(
+    ("name", "value", "strategy"),
+    sampled(FEATURES, 24, lambda name, value, strategy: name if name == SPLIT else strategy),
+)
+def test_every_feature_is_really_there(name, value, strategy, run):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
     needed = drawing.needed(name)
     needed |= {"prepared": {"through": "accelerate"}, "generation": {"through": "sft"}}.get(value, {})
     needed |= {f"{name.partition('.')[0]}.beta": 0.1} if name in WITH_A_REFERENCE else {}
-    case = Case(Program.of(3, {**needed, name: value}), under(name))
+    case = Case(Program.of(3, {**needed, name: value}), strategy)
     result = run(case)
     if name in REFUSED:
         refused = known.after(case, result)
@@ -60,14 +67,6 @@ def test_every_feature_is_really_there(name, value, run):
         assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
     else:
         assert result.outcome == Outcome.TRAINS, f"{name} {value} under {case.strategy}: {result.detail}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", sampled(("zero2", "zero3", "ddp"), 3))
-def test_batches_are_split_under_every_engine(strategy, run):
-    """Breaks when DeepSpeed's config has the rows of one rank where a trainer is given those of all."""
-    result = run(Case(Program.of(3, {"through": "trainer", "trainer.split_batches": True}), strategy))
-    assert result.outcome == Outcome.TRAINS, result.detail
 
 
 def test_what_a_release_does_not_take_is_impossible(monkeypatch):
@@ -100,20 +99,17 @@ OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in faulty.OF_A_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "engine"), sampled(OF_LOOPS, 4, lambda kind, engine: engine))
-def test_a_planted_fault_is_seen(kind, engine, run):
-    """Breaks when a loop's features hide what is wrong."""
-    result = run(planted(kind, engine, between="evaluation", cleared="zeros"))
-    assert result.outcome == Outcome.DIVERGES, result.detail
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "trainer"), sampled(OF_TRAINERS, 7, lambda kind, trainer: trainer))
-def test_a_fault_planted_in_a_trainer_is_seen(kind, trainer, run):
-    """Breaks when a trainer goes around what is injected: a third of what is planted would be none."""
-    case = planted(kind, "fsdp2", through=trainer)
-    if not case:
-        assert (kind, trainer) == ("buffer", "sft"), "its model has no buffers of ours"
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [*sampled(OF_LOOPS, 4, lambda kind, engine: engine), *sampled(OF_TRAINERS, 7, lambda kind, trainer: trainer)],
+)
+def test_a_planted_fault_is_seen(kind, where, run):
+    """Breaks when a loop's features hide what is wrong; or when a trainer goes around what is injected: a third of what
+    is planted would be none."""
+    if where in ENGINES:
+        case = planted(kind, where, between="evaluation", cleared="zeros")
+    elif not (case := planted(kind, "fsdp2", through=where)):
+        assert (kind, where) == ("buffer", "sft"), "its model has no buffers of ours"
         return
     result = run(case)
     assert result.outcome == Outcome.DIVERGES, result.detail

@@ -3,49 +3,36 @@
 import random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import UsageError
-from faultline.programs import fault, sampling, spec, truth
-from faultline.programs.spec import VALUES, Spec
+from faultline.programs import build, fault, sampling, spec, truth
+from faultline.programs.spec import VALUES, Spec, blocks
 
 SPECS = st.builds(Spec, seed=st.integers(0, 99), **{name: st.sampled_from(each) for name, each in VALUES.items()})
 UNDER = sampling.under()
-
-
-@given(SPECS)
-def test_a_spec_is_read_back_as_it_was_stored(made):
-    """Breaks when a stored spec is another one than was run."""
-    assert spec.parse(made.to_json()) == made
-
-
-@given(SPECS, SPECS)
-def test_only_equal_specs_have_one_digest(one, other):
-    """Breaks when the results of one spec are taken for another's."""
-    assert (one.digest == other.digest) == (one == other)
-
-
-@given(SPECS)
-def test_shrinking_ends_at_the_plain_spec(made):
-    """Breaks when shrinking goes in circles, or can't take a feature out."""
-    for plainer in made.simpler():
-        assert weight(plainer) < weight(made)
-    while smaller := next(made.simpler(), None):
-        made = smaller
-    assert not made.features
 
 
 def weight(made):
     return sum(VALUES[name].index(value) for name, value in made.features.items())
 
 
-@given(SPECS)
-def test_a_spec_is_printed_with_its_features_and_no_others(made):
-    """Breaks when a person reads of a feature that a model doesn't have."""
+@given(SPECS, SPECS)
+def test_a_spec_is_stored_told_printed_and_shrunk_as_it_is(made, other):
+    """Breaks when a stored spec is another one than was run, results of one are taken for another's, a person reads of
+    a feature that a model doesn't have, or shrinking goes in circles or can't take a feature out."""
+    assert spec.parse(made.to_json()) == made
+    assert (made.digest == other.digest) == (made == other)
     for name in VALUES:
         assert (name in made.words.replace("two passes", "")) or name not in made.features
     assert f"seed {made.seed}" in made.words
+    for plainer in made.simpler():
+        assert weight(plainer) < weight(made)
+    while smaller := next(made.simpler(), None):
+        made = smaller
+    assert not made.features
 
 
 NO_SPECS = ("", "[]", '{"layers": 9}', '{"colour": "red"}', '{"seed": "one"}')
@@ -98,3 +85,45 @@ def test_faults_are_seeded_only_where_the_weight_is_its_own():
         names = sampling.weights(made)
         assert len(names) == len({*names})
         assert not (made.frozen == "first" and "first" in names)
+
+
+# The models that specs become train in one process, and have the names that faults go by.
+
+FEATURES = [(name, value) for name, values in VALUES.items() for value in values]
+
+
+def backward(spec):
+    model, loss, batch = build.program(spec.to_json())
+    total = loss(model, batch(0, 0, 2))
+    total.backward()
+    return model, total
+
+
+def test_every_feature_trains_in_one_process():
+    """Breaks when a proof would blame an engine for a model that doesn't train at all."""
+    assert [each for each in FEATURES if not backward(Spec(seed=1, **dict([each])))[1].isfinite()] == []
+
+
+def test_a_fault_finds_its_weight_in_the_model():
+    """Breaks when the sampler names a weight that the model doesn't have, or that gets no gradient."""
+
+    def wrong(spec):
+        model, _ = backward(spec)
+        for name in sampling.weights(spec):
+            linear = model.get_submodule(name)
+            if type(linear) is not torch.nn.Linear or not linear.weight.grad.any():
+                yield name
+        named = {name for name, module in model.named_modules() if isinstance(module, build.Block)}
+        yield from named ^ {*blocks(spec)}
+
+    specs = [sampling.sample(random.Random(number)) for number in range(150)]
+    assert {spec.words: names for spec in specs if (names := [*wrong(spec)])} == {}
+
+
+def test_a_spec_gives_the_same_model_and_rows_again():
+    """Breaks when ranks build other models than the reference."""
+    text = sampling.healthy(0, 1).spec.to_json()
+    (one, _, rows), (other, _, again) = build.program(text), build.program(text)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert torch.equal(rows(1, 1, 2)["x"], again(1, 1, 2)["x"])
+    assert not torch.equal(rows(1, 0, 2)["x"], rows(1, 1, 2)["x"])

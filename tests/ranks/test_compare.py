@@ -1,6 +1,7 @@
 """The oracle's arithmetic: what differs is named and nothing else is, down to the last step and the last bit."""
 
 import dataclasses
+import struct
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from faultline.cells.cell import MARGIN, PRECISIONS, STEPS, TOLERANCE
 from faultline.ranks import compare, tensor_file
-from faultline.ranks.compare import Trace
+from faultline.ranks.compare import EPSILON, Trace
+from faultline.ranks.run import perturb
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (4,), "b.scale": (), "b.weight": (2, 3, 2)}
 KINDS = ("gradients", "weights")
@@ -297,21 +299,78 @@ def test_a_buffer_is_held_against_what_a_ranks_own_rows_leave(rank, right, twice
     assert not any(step.buffers for step in other), "what depends on rows has no truth at another world size"
 
 
-def test_statistics_that_ranks_put_together_are_right():
-    """Breaks when what the global batch leaves behind counts as wrong on a rank, as SyncBatchNorm has it."""
-    reference = with_buffers(3.0, 4.0, 5.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
-    together, off = (with_buffers(3.0, 4.0, last) for last in (5.0, 5.5))
-    assert not any(step.buffers for step in compare.compare(together, reference, reference, "fp32", 1, 2))
-    assert [bool(step.buffers) for step in compare.compare(off, reference, reference, "fp32", 1, 2)] == [0, 0, 1]
-    by_shares = with_buffers(1.0, 2.0, 3.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
-    steps = compare.compare(with_buffers(1.0, 2.0, 3.0), by_shares, by_shares, "fp32", 1, 2)
-    assert all(step.buffers for step in steps), "a reference of shares never ran the global batch"
+SHARES = (1.0, 2.0, 3.0), (5.0, 6.0, 7.0)
 
 
-def test_a_count_is_known_without_shares():
-    """Breaks when trainers' counters are left out with what depends on rows."""
-    reference = with_buffers(1.0, 2.0, 3.0)
-    steps = compare.compare(with_buffers(2.0, 4.0, 6.0), reference, reference, "fp32", 0, 2)
-    assert all(step.buffers for step in steps)
-    moving = with_buffers(0.5, 0.7, 0.9)
-    assert not any(step.buffers for step in compare.compare(with_buffers(0.1, 0.2, 0.3), moving, moving, "fp32", 0, 2))
+@pytest.mark.parametrize(
+    ("reference", "values", "bad"),
+    [
+        # What the global batch leaves behind, as SyncBatchNorm has it, is right; a reference of shares never ran it.
+        (with_buffers(3.0, 4.0, 5.0, shares=SHARES), (3.0, 4.0, 5.0), [0, 0, 0]),
+        (with_buffers(3.0, 4.0, 5.0, shares=SHARES), (3.0, 4.0, 5.5), [0, 0, 1]),
+        (with_buffers(1.0, 2.0, 3.0, shares=SHARES), (1.0, 2.0, 3.0), [1, 1, 1]),
+        # A count is known without shares, and what depends on rows is not.
+        (with_buffers(1.0, 2.0, 3.0), (2.0, 4.0, 6.0), [1, 1, 1]),
+        (with_buffers(0.5, 0.7, 0.9), (0.1, 0.2, 0.3), [0, 0, 0]),
+    ],
+)
+def test_what_ranks_put_together_is_right_and_a_count_is_known(reference, values, bad):
+    """Breaks when statistics over all ranks count as wrong, or trainers' counters are left out."""
+    steps = compare.compare(with_buffers(*values), reference, reference, "fp32", 1, 2)
+    assert [bool(step.buffers) for step in steps] == bad
+
+
+# Weights are told apart by every bit, and noise is measured with the smallest change there is.
+
+NAN = 0x7FC00000
+BITS = st.integers(0, 2**32 - 1) | st.integers(NAN, NAN + 8)
+
+
+def from_bits(bits):
+    """One float32 of every kind there is: zeros of both signs, subnormals, infinities, NaN with any payload."""
+    return torch.frombuffer(bytearray(struct.pack(f"{len(bits)}I", *bits)), dtype=torch.float32)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(BITS, min_size=1, max_size=4), min_size=1), st.data())
+def test_law_a_digest_changes_with_every_bit_and_with_nothing_else(values, data):
+    """Breaks when ranks that hold different weights look alike, or ranks that hold the same don't."""
+    before = compare.digest({name: from_bits(bits) for name, bits in values.items()})
+    order = data.draw(st.permutations(list(values)))
+    assert compare.digest({name: from_bits(values[name]).clone() for name in order}) == before
+    name = data.draw(st.sampled_from(list(values)))
+    at = data.draw(st.integers(0, len(values[name]) - 1))
+    values[name][at] ^= 1 << data.draw(st.integers(0, 31))
+    assert compare.digest({name: from_bits(bits) for name, bits in values.items()}) != before
+
+
+def test_a_digest_tells_zeros_apart_and_takes_any_layout():
+    """Breaks when bits are compared as numbers, when tensors change places, or at a parameter that is one number."""
+    zero, nan = torch.zeros(()), torch.tensor([float("nan")])
+    assert compare.digest({"w": zero}) != compare.digest({"w": -zero})
+    assert compare.digest({"w": nan}) == compare.digest({"w": nan.clone()})
+    table = torch.arange(6.0).view(2, 3)
+    assert compare.digest({"w": table.t()}) == compare.digest({"w": table.t().contiguous()})
+    assert compare.digest({"w": table.t()}) != compare.digest({"w": table})
+    assert compare.digest({"w": table.index_fill(1, torch.tensor([2]), 0)}) != compare.digest({"w": table})
+    assert compare.digest({"w": table}) != compare.digest({"v": table})
+    for strided in (torch.arange(90.0)[::45][:1], torch.arange(90.0)[::45], torch.arange(90.0)[::45][:0], table[:, 1]):
+        assert compare.digest({"w": strided}) == compare.digest(
+            {"w": strided.clone(memory_format=torch.contiguous_format)}
+        )
+    assert compare.digest({"a": nan, "b": zero}) != compare.digest({"a": zero, "b": nan})
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_noise_is_one_unit_in_the_last_place_of_every_weight(precision):
+    """Breaks when the reference's noise is measured with a change that is none, too large, or different each time."""
+    models = [torch.nn.Linear(8, 8) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    before = {name: value.clone() for name, value in models[0].state_dict().items()}
+    for model in models:
+        perturb(model, precision)
+    for name, value in models[0].state_dict().items():
+        ratio = (value / before[name] - 1).abs()
+        assert (ratio > EPSILON[precision] / 4).all() and (ratio < EPSILON[precision] * 2).all()
+        assert value.equal(models[1].state_dict()[name])
+    grown = torch.cat([(models[0].state_dict()[name] / before[name] > 1).flatten() for name in before])
+    assert grown.any() and not grown.all(), "all weights moved the same way"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.clone import cloned
+from tests.support.program import python
 
 FAMILY = '''"""Data parallel training by hand: ranks average their gradients after each backward pass."""
 
@@ -87,17 +85,15 @@ CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: HAND_MADE\n"
 
 
 @pytest.fixture
-def faultline(tmp_path, monkeypatch):
+def faultline(tmp_path):
     """Call the program of a copy of this project, in which the family's file is the only change."""
     copy = cloned(tmp_path / "faultline")
     (copy / "faultline" / "strategies" / "handmade.py").write_text(FAMILY)
     (copy / "run.log").write_text(LOG)
     (copy / "accelerate.yaml").write_text(CONFIG)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
     def call(*words, program=("-m", "faultline")):
-        command = [sys.executable, *program, *words]
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        done = python(*program, *words, cwd=copy)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout
 

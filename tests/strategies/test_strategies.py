@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -19,8 +21,7 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import main
 from faultline.ranks.run import Run
 from faultline.scenario import Scenario, building
-from faultline.strategies import Setup, deferred, nodes, shared, zero
-from faultline.strategies.shared import clean, named
+from faultline.strategies import Setup, deferred, fsdp2, nodes, releases, shared, zero
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
 from tiny_models.per_image_vision import per_image_vision_model
@@ -39,15 +40,12 @@ def setup(**changes):
     return Setup(**{"rank": 0, "world_size": 2, **known, **changes})
 
 
-def test_strategies_go_from_one_process_to_the_most_sharded():
+def test_strategies_go_from_one_process_to_the_most_sharded_each_once_and_whole():
     families = [strategies.family(name).__name__.rsplit(".", 1)[-1] for name in NAMES]
     assert list(dict.fromkeys(families)) == ["single", "ddp", "zero", "fsdp1", "fsdp2"]
     assert families == sorted(families, key=["single", "ddp", "zero", "fsdp1", "fsdp2"].index), "families are mixed"
     stages = [strategies.options(name).zero["stage"] for name in NAMES if name.startswith("zero")]
     assert stages == sorted(stages) and set(stages) == {0, 1, 2, 3}
-
-
-def test_every_file_has_what_a_strategy_needs_and_no_name_twice():
     results = [name for module in strategies.families().values() for name in module.STRATEGIES]
     assert sorted(results) == sorted(NAMES), "two files name one strategy: one of them would never run"
     for module in strategies.families().values():
@@ -73,25 +71,19 @@ def test_a_config_is_a_strategy_and_says_what_it_means(file):
 
 
 @pytest.mark.parametrize("file", [file for file in CONFIGS if "small" in file.stem], ids=lambda file: file.stem)
-def test_a_small_bucket_is_smaller_than_any_model(file):
+def test_a_small_bucket_is_smaller_than_any_model_and_all_that_differs(file):
     """An adapter alone has 896 weights and fits; what it shows is that small buckets change nothing there."""
-    sizes = {key: value for key, value in zero.read_config(file)["zero_optimization"].items() if "bucket_size" in key}
-    plain = zero.read_config(file.with_name(file.name.replace("-small", "")))["zero_optimization"]
+    small, usual = (dict(zero.read_config(file.with_name(f"{name}.json"))) for name in (file.stem, file.stem[:5]))
+    relevant, plain = small.pop("zero_optimization"), usual.pop("zero_optimization")
+    assert small == usual
+    assert {key: value for key, value in relevant.items() if not re.search("bucket|max", key)} == plain
+    sizes = {key: value for key, value in relevant.items() if "bucket_size" in key}
     assert "reduce_bucket_size" in sizes and not set(sizes) & set(plain)
     for name, make in MODELS.items():
         trained = sum(parameter.numel() for parameter in make().parameters() if parameter.requires_grad)
         assert all(2 * size < trained for size in sizes.values()), f"all of {name} goes into one bucket"
     adapter = sum(parameter.numel() for parameter in add_lora(qwen2()).parameters() if parameter.requires_grad)
     assert adapter < min(sizes.values()), "the adapter is no exception any more: say so where it is described"
-
-
-def test_small_configs_differ_from_plain_ones_in_sizes_alone():
-    for file in CONFIGS:
-        if "small" in file.stem:
-            small, plain = (dict(zero.read_config(file.with_name(f"{n}.json"))) for n in (file.stem, file.stem[:5]))
-            relevant, other = small.pop("zero_optimization"), plain.pop("zero_optimization")
-            assert small == plain
-            assert {key: value for key, value in relevant.items() if not re.search("bucket|max", key)} == other
 
 
 @every_config
@@ -114,68 +106,55 @@ def test_a_scenarios_changes_go_into_the_config_and_nowhere_else():
     assert zero.config(options, setup()) == json.loads(options.file.read_text()), "the next cell has the changes too"
 
 
+def alone(scenario, tmp_path):
+    """The run of a scenario in one process."""
+    cell = Cell("example", "broken", "single", world_size=1)
+    return Run(SimpleNamespace(scenario=scenario), Variant("broken"), cell, setup(world_size=1, folder=str(tmp_path)))
+
+
+def scenario(**parts):
+    return Scenario(
+        torch.nn.Linear(1, 1), lambda model, batch: model(batch).sum(), lambda *_: torch.ones(1, 1), **parts
+    )
+
+
 @pytest.mark.parametrize("through", ["the engine", "accelerate"])
-def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, through):
+def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, tmp_path, through):
     """Breaks when a scenario that trains through accelerate gets the config of the file as it stands."""
 
-    class Wrapped(Exception):
-        pass
-
     def wrap(built, name, setup):
-        raise Wrapped(setup.deepspeed)
+        assert setup.deepspeed == {"a": 1}
+        raise InterruptedError
 
     for module in (strategies, main.accelerate):
         monkeypatch.setattr(module, "wrap", wrap)
     second = (lambda accelerator: None) if through == "accelerate" else None
-    built = Scenario(torch.nn.Linear(1, 1), lambda *_: None, lambda *_: None, second=second, deepspeed={"a": 1})
-    variant = Variant("broken")
-    module = SimpleNamespace(scenario=lambda remedy, setup: built)
-    run = Run(module, variant, Cell("example", variant.name, "zero2"), setup())
-    with pytest.raises(Wrapped) as wrapped:
-        main.train_scenario(run)
-    assert wrapped.value.args == ({"a": 1},)
+    with pytest.raises(InterruptedError):
+        main.train_scenario(alone(lambda *_: scenario(second=second, deepspeed={"a": 1}), tmp_path))
 
 
-def trained(monkeypatch, model, **parts):
-    """The run of a scenario of one process."""
-    parts = {"loss": lambda model, batch: model(batch).sum(), **parts}
-    built = Scenario(model, batch=lambda *_: torch.ones(1, 1), **parts)
-    module = SimpleNamespace(scenario=lambda remedy, setup: built)
-    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
+def test_gradients_are_those_before_the_step(monkeypatch, tmp_path):
+    """Breaks when gradients are kept as they are left by a step that changes them in place, such as one that clips."""
+
+    class Clipping(torch.optim.SGD):
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.grad.zero_()
+            return super().step(closure)
+
+    run = alone(lambda *_: scenario(optimizer=lambda model: Clipping(model.parameters(), lr=0.1)), tmp_path)
     monkeypatch.setattr(main, "show", lambda *_: None)
     main.train_scenario(run)
-    return run
-
-
-def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
-    """Breaks when the loop goes on with the old engine, or the new one's optimizer holds another model."""
-    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-    used = []
-
-    def loss(model, batch):
-        used.append(model)
-        return model(batch).sum()
-
-    run = trained(monkeypatch, first, loss=loss, before_step=lambda model, step: second if step == 1 else None)
-    assert used == [first, second, second]
-    weights = [step["weight"] for step in run.trace.weights]
-    assert not torch.equal(weights[1], weights[2]), "the new model does not train"
-    assert "wrapping" not in run.report.evidence, "an engine that is there is no longer being made"
-
-
-class Clipping(torch.optim.SGD):
-    """A step that changes the gradients which it was given, in place."""
-
-    def step(self, closure=None):
-        for parameter in self.param_groups[0]["params"]:
-            parameter.grad.zero_()
-        return super().step(closure)
-
-
-def test_gradients_are_those_before_the_step(monkeypatch):
-    """Breaks when gradients are kept as they are left by a step that changes them in place, such as one that clips."""
-    run = trained(monkeypatch, torch.nn.Linear(1, 1), optimizer=lambda model: Clipping(model.parameters(), lr=0.1))
     assert [step["weight"].item() for step in run.trace.gradients] == [1.0] * STEPS
+
+
+def test_a_reference_may_be_built_without_what_goes_wrong_in_one_process_too(tmp_path):
+    """Breaks when a failure that needs no second rank is held against a run that has it, and agrees with it."""
+    answer = []
+    run = alone(lambda remedy, setup: (answer.append(setup.reference), scenario())[1], tmp_path)
+    main.record(run, tmp_path / "reference")
+    assert answer == [True, True], "once as it is, and once to measure noise"
+    assert not run.setup.reference, "and a cell's own run is none"
 
 
 @pytest.mark.parametrize("stage", [0, 3])
@@ -216,24 +195,20 @@ def wrapped(name, model):
 TOKENS = torch.arange(8).view(1, 8)
 
 
-def test_fsdp2_shows_what_a_rank_owns_while_a_forward_pass_has_left_it_whole(two_ranks):
-    """Breaks when a forward pass without a backward pass makes a sharded model look like one that isn't."""
-    model, evidence = wrapped("fsdp2-no-reshard", qwen2()).model, strategies.family("fsdp2").evidence
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp2-no-reshard"])
+def test_fsdp2_shows_what_a_rank_owns_while_a_forward_pass_has_left_it_whole(two_ranks, name):
+    """Breaks when a forward pass without a backward pass makes a sharded model look like one that isn't; or when the
+    root is told to reshard, which torch and accelerate don't: an optimizer made after a forward pass would be no
+    failure any more."""
+    model, evidence = wrapped(name, qwen2()).model, strategies.family("fsdp2").evidence
     before = evidence(model)
     assert before["bytes_held"] * 2 == before["bytes_whole"]
     with torch.no_grad():
         model(input_ids=TOKENS)
-    assert not hasattr(model.lm_head.weight, "to_local"), "nothing is left whole: this shows nothing"
+    assert not hasattr(model.lm_head.weight, "to_local"), "the root is left whole"
+    sharded = [hasattr(parameter, "to_local") for parameter in model.model.layers.parameters()]
+    assert all(sharded) if name == "fsdp2" else not any(sharded)
     assert evidence(model) == before
-
-
-def test_fsdp2_leaves_its_root_whole_and_no_block_as_torch_and_accelerate_do(two_ranks):
-    """Breaks when the root is told to reshard: an optimizer made after a forward pass would be no failure any more."""
-    model = wrapped("fsdp2", qwen2()).model
-    with torch.no_grad():
-        model(input_ids=TOKENS)
-    assert not hasattr(model.lm_head.weight, "to_local")
-    assert all(hasattr(parameter, "to_local") for parameter in model.model.layers.parameters())
 
 
 def test_fsdp1_without_sharding_is_read_though_a_forward_pass_went_around_its_root(two_ranks):
@@ -257,39 +232,6 @@ def test_reading_fsdp1_does_not_make_its_root_known(two_ranks, name):
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         pass
     assert model._is_root, "an initialisation wouldn't be seen: this shows nothing"
-
-
-def read_by_torch(model):
-    with FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True):
-        pairs = [(clean(name), parameter) for name, parameter in model.named_parameters()]
-        return {name: p.detach().clone() for name, p in pairs}, {
-            name: None if p.grad is None else p.grad.clone() for name, p in pairs
-        }
-
-
-@pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
-def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
-    """Breaks when a shard's place or a parameter without a gradient is read wrongly. The other rank isn't there, and
-    both ways take this rank's shard for its."""
-    import torch.distributed as dist
-
-    def twice(whole, local, group=None, **_):
-        whole.copy_(local.repeat(2))
-
-    monkeypatch.setattr(dist, "all_gather_into_tensor", twice)
-    built = qwen2()
-    built.model.layers[0].mlp.gate_proj.weight.requires_grad_(False)
-    engine, family = wrapped(name, built), strategies.family(name)
-    for _ in range(2):
-        engine.backward(engine.model(input_ids=TOKENS).logits.sum())
-        weights, gradients = family.parameters(engine.model), family.gradients(engine.model)
-        wanted = read_by_torch(engine.model)
-        for results, known in zip((weights, gradients), wanted, strict=True):
-            assert results.keys() == known.keys()
-            for one in (name for name, parameter in named(engine.model).items() if parameter.numel()):
-                frozen = results is gradients and "gate_proj" in one  # torch shows a gradient, which no optimizer gets
-                assert results[one] is None if frozen else torch.equal(results[one], known[one]), one
-        engine.step()
 
 
 def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
@@ -502,3 +444,45 @@ def test_two_nodes_need_four_ranks():
     for world in (1, 2, 3, 5):
         with pytest.raises(Impossible, match="are not 2 nodes of several ranks"):
             nodes.mesh(setup(world_size=world))
+
+
+# What older releases lack: a cell there is impossible, and never another strategy under the same name.
+
+
+def before_fsdp2(sharding_strategy="", cpu_ram_efficient_loading=True):
+    return SimpleNamespace(sharding_strategy=sharding_strategy)
+
+
+def with_fsdp2(fsdp_version=1, sharding_strategy="", cpu_ram_efficient_loading=True):
+    return SimpleNamespace(fsdp_version=fsdp_version, sharding_strategy=sharding_strategy)
+
+
+@pytest.fixture
+def accelerate(monkeypatch):
+    """Accelerate's part is played, by a plugin that the test chooses; variables are put back."""
+    monkeypatch.setattr(os, "environ", {})
+
+    def of(plugin):
+        monkeypatch.setitem(sys.modules, "accelerate", SimpleNamespace(FullyShardedDataParallelPlugin=plugin))
+
+    return of
+
+
+def test_fsdp2_is_impossible_before_accelerate_has_it(accelerate):
+    """Breaks when FSDP1 runs where FSDP2 was asked for, or a TypeError looks like a failure of the stack."""
+    accelerate(before_fsdp2)
+    with pytest.raises(Impossible, match="no FSDP2"):
+        releases.fsdp_plugin(2)
+    with pytest.raises(Impossible, match="no FSDP2"):
+        fsdp2.arguments(fsdp2.Options(), None)
+    assert releases.fsdp_plugin(1, sharding_strategy="FULL_SHARD").sharding_strategy == "FULL_SHARD"
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
+    """Breaks when transformers 4, which takes FSDP2 from variables, or 5, from the config, runs FSDP1."""
+    accelerate(with_fsdp2)
+    assert releases.fsdp_plugin(2).fsdp_version == 2
+    answer = fsdp2.arguments(fsdp2.Options(reshard), None)
+    assert answer["fsdp_config"]["version"] == 2 and answer["fsdp_config"]["reshard_after_forward"] is reshard
+    assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()

@@ -17,15 +17,15 @@ from faultline.ranks.run import Injection
 STEP = 1
 
 
-def fault(act: Callable, *ranks: int) -> Injection:
-    """Have ranks (default: rank 1) do something at step 1, just before all of them meet."""
+def fault(act: Callable) -> Injection:
+    """Have rank 1 do something at step 1, just before both meet."""
 
     def wrapped(results, setup):
         steps = itertools.count()
 
         def backward(loss):
             if next(steps) == STEP:
-                if setup.rank in (ranks or (1,)):
+                if setup.rank == 1:
                     act(setup)
                 dist.all_reduce(torch.zeros(1))
             results.backward(loss)
@@ -39,10 +39,6 @@ def fail(setup):
     raise ValueError("an injected fault")
 
 
-def die(setup):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def hang_up_and_leave(setup):
     """The peer sees its connection closed, and says so, a good while before the cause of it all is known."""
     dist.destroy_process_group()
@@ -52,15 +48,6 @@ def hang_up_and_leave(setup):
 
 def sleep(setup):
     time.sleep(600)
-
-
-def spin(setup):
-    """Over several lines, so that its stacks are not all the same."""
-    number = 0
-    while True:
-        number += 1
-        number -= 1
-        number ^= 1
 
 
 def kill_the_server(setup):
@@ -87,9 +74,7 @@ def show(setup):
 
 NOTHING = Injection()
 FAILS = fault(fail)
-RANK_0_DIES = fault(die, 0)
 HANGS_UP = fault(hang_up_and_leave)
 SLEEPS = fault(sleep)
-SPINS = fault(spin)
 KILLS_THE_SERVER = fault(kill_the_server)
 SHOWS = fault(show)

@@ -116,22 +116,6 @@ class Cached(Model):
 cached = partial(built, Cached)
 
 
-class Codebook(Model):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("codes", torch.randn(4, 16))
-
-    def hidden(self, x):
-        hidden = super().hidden(x)
-        nearest = torch.cdist(hidden.detach(), self.codes).argmin(1)
-        for code in nearest.unique():
-            self.codes[code] = 0.9 * self.codes[code] + 0.1 * hidden.detach()[nearest == code].mean(0)
-        return hidden + (self.codes[nearest] - hidden).detach()
-
-
-codebook = partial(built, Codebook)
-
-
 class Target(Model):
     def __init__(self):
         super().__init__()

@@ -93,22 +93,6 @@ def critic():
     return Critic(), loss, torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
 
 
-class Average(Model):
-    """Has a mean of a rank's rows, which nothing computes with."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(8))
-
-    def forward(self, x):
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return super().forward(x)
-
-
-def average():
-    return Average(), squared, ROWS
-
-
 def contrast(image, text, scale):
     labels = torch.arange(len(image))
     scores = scale * nn.functional.normalize(image, dim=-1) @ nn.functional.normalize(text, dim=-1).T
@@ -123,11 +107,6 @@ class Towers(nn.Module):
 
     def forward(self, x):
         return self.image(x), self.text(x.flip(-1)), self.scale
-
-
-def of_ones_own_rows():
-    """A contrastive loss whose negatives are the rank's own."""
-    return Towers(), lambda model, rows: contrast(*model(rows)), ROWS
 
 
 def gathered(tensor):
@@ -148,30 +127,6 @@ def of_gathered_rows():
         return contrast(gathered(image), gathered(text), scale)
 
     return Towers(), loss, ROWS
-
-
-class Quantised(Model):
-    """Moves its codebook towards the rows of all ranks, as a VQ-VAE with a synchronised codebook does."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("codes", torch.randn(4, 16))
-
-    def forward(self, x):
-        hidden = self.first(x)
-        nearest = torch.cdist(hidden.detach(), self.codes).argmin(1)
-        which = nn.functional.one_hot(nearest, 4).float()
-        counts, sums = which.sum(0), which.T @ hidden.detach()
-        if distributed.is_initialized():
-            distributed.all_reduce(counts)
-            distributed.all_reduce(sums)
-        moved = 0.5 * self.codes + 0.5 * sums / counts.clamp(min=1).unsqueeze(1)
-        self.codes = torch.where(counts.unsqueeze(1) > 0, moved, self.codes)
-        return self.second(hidden + (self.codes[nearest] - hidden).detach())
-
-
-def quantised():
-    return Quantised(), squared, torch.randn(8, 8, generator=torch.Generator().manual_seed(3))
 
 
 class Around(Model):
