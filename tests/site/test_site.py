@@ -192,6 +192,8 @@ def test_what_the_browser_gets_is_as_it_can_read_it():
     assert build.breakable('<p a="x_y">a_b <code>c.d/e_f 1.2</code></p>') == broken
     whole = "<pre>a_b <code>c_d</code></pre><script>let a_b = '<p>c_d'</script>"
     assert build.breakable(whole) == whole
+    coloured = '<td><span class="trains">\u2713</span><span class="raises">\u2717</span></td><p>\u2713 trains</p>'
+    assert build.breakable("<td>\u2713\u2717</td><p>\u2713 trains</p>") == coloured
 
 
 def test_claims_are_escaped_every_strategy_is_code_and_a_month_has_its_name():
