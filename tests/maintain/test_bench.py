@@ -10,20 +10,15 @@ from faultline.ranks.job import Job
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", bench.STRATEGIES)
-def test_the_cells_that_are_timed_train_and_save_nothing(strategy):
-    """Breaks when a cell is timed that asks for a folder which only the matrix gives: torchrun's ranks end at once."""
-    cells = bench.healthy(strategy)
-    assert len(cells) == bench.REPEATS == len({*cells})
-    for cell in cells:
-        assert not hasattr(loading.load_module(REPROS / cell.failure), "save")
-        assert not loading.failures()[cell.failure].variant(cell.variant).trainer
-
-
-@pytest.mark.slow
-def test_a_cell_through_accelerate_can_be_timed_in_ranks_that_have_run_it(shared_server, references):
-    """Breaks when `make bench` ends in an error, or times a second run under another strategy than the first."""
+def test_the_cells_that_are_timed_save_nothing_and_can_run_in_ranks_that_have_run_them(shared_server, references):
+    """Breaks when a cell is timed that asks for a folder which only the matrix gives: torchrun's ranks end at once; or
+    when `make bench` ends in an error, or times a second run under another strategy than the first."""
     for strategy in bench.STRATEGIES:
+        cells = bench.healthy(strategy)
+        assert len(cells) == bench.REPEATS == len({*cells})
+        for cell in cells:
+            assert not hasattr(loading.load_module(REPROS / cell.failure), "save")
+            assert not loading.failures()[cell.failure].variant(cell.variant).trainer
         cell = Cell("fsdp_reference_model", "helper", strategy)
         reference = references.file(shared_server, cell)
         assert not reference.problem

@@ -202,16 +202,6 @@ def test_what_is_recorded_has_the_names_that_there_are():
     assert referred == {*store.errors()}
 
 
-def recorded_on(versions):
-    """Failure, signature and cell of every error that is recorded of stacks with these versions."""
-    return {
-        (error.failure, error.signature, cell)
-        for error in store.errors().values()
-        for cell, row in measured.runs(error)
-        if versions.items() <= store.stacks()[row.stack].versions.items()
-    }
-
-
 # Cells in which a package takes part: on a stack that is today's but for this one, the others do what they do today.
 PARTS = {
     "deepspeed": lambda cell: cell.strategy.startswith("zero"),
@@ -228,7 +218,12 @@ def test_every_stack_has_its_errors_recorded(name):
     """
     pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
     versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}
-    matches = recorded_on(versions)
+    matches = {
+        (error.failure, error.signature, cell)
+        for error in store.errors().values()
+        for cell, row in measured.runs(error)
+        if versions.items() <= store.stacks()[row.stack].versions.items()
+    }
     differs = [package for package, version in versions.items() if measured.pinned()[package] != version]
     assert len(differs) == 1 or {cell.precision for *_, cell in matches} == {"fp32", "bf16"}
     takes_part = PARTS.get(" ".join(differs), lambda cell: True)
