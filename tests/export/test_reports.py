@@ -127,9 +127,7 @@ def test_the_line_at_fault_is_in_its_release():
     for failure in failures().values():
         fault, cell = failure.history.fault, reports.shown(failure)
         if fault:
-            assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], (
-                f"{failure.name}: look it up again"
-            )
+            assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], failure.name  # look it up again
             assert (packages / fault.file).read_text().splitlines()[fault.line - 1].strip() == fault.text, failure.name
         if not cell:
             continue

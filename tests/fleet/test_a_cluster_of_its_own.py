@@ -62,9 +62,8 @@ def answers(port):
 
 def left(place):
     """What is left of a cluster, in its folder or at work there."""
-    ray = [
-        process for process in psutil.process_iter(["cmdline"]) if str(place) in " ".join(process.info["cmdline"] or ())
-    ]
+    every = psutil.process_iter(["cmdline"])
+    ray = [process for process in every if str(place) in " ".join(process.info["cmdline"] or ())]
     return [*place.glob(f"{scratch.PREFIX}*"), *ray]
 
 
@@ -104,7 +103,6 @@ def test_a_cluster_with_a_token_says_that_it_asks_for_it(tmp_path, place):
         refused = ended(command(tmp_path, place, "--address", address), env=plain)
         done = ended(command(tmp_path, place, "--address", address), env=plain | token)
         head.terminate()
-    assert refused.returncode == EXIT_USAGE and "if it asks for a token, set RAY_AUTH_MODE=token" in refused.stderr, (
-        refused.stderr
-    )
+    assert refused.returncode == EXIT_USAGE, refused.stderr
+    assert "if it asks for a token, set RAY_AUTH_MODE=token" in refused.stderr
     assert done.returncode == 0, done.stdout + done.stderr

@@ -198,7 +198,7 @@ def test_the_action_takes_its_inputs_as_variables_and_uses_and_describes_all():
     assert all(PINNED.fullmatch(step["uses"]) for step in steps if "uses" in step)
 
 
-def test_the_hook_calls_what_there_is(tmp_path, monkeypatch, capsys):
+def test_the_hook_and_the_container_call_what_there_is(tmp_path, monkeypatch, capsys):
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
@@ -208,9 +208,7 @@ def test_the_hook_calls_what_there_is(tmp_path, monkeypatch, capsys):
     wanted = re.compile(hook["files"])
     assert all(map(wanted.search, ("requirements-gpu.txt", "a/uv.lock", "configs/grpo.yaml", "train.py", "run.sh")))
     assert not wanted.search("README.md")
-
-
-def test_the_container_runs_what_there_is():
+    # The container runs what there is.
     text = (ROOT / "Containerfile").read_text()
     (command,) = re.findall(r"^CMD (.*)$", text, re.M)
     assert not unknown(shlex.join(json.loads(command))) and not unknown("make setup")

@@ -23,9 +23,8 @@ from tests.support import entries
 VARIANTS = ("broken", "repaired", "grpo-broken")
 STRATEGIES = ("ddp", "zero2", "zero3", "zero3-offload", "fsdp2")
 RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progress"), ("impossible", ""))
-FAILURE = Failure(
-    "", "", "", {"a": "a", "b": "b"}, tuple(map(Variant, (*VARIANTS, "grpo-repaired"))), {}, name="example"
-)
+NAMED = tuple(map(Variant, (*VARIANTS, "grpo-repaired")))
+FAILURE = Failure("", "", "", {"a": "a", "b": "b"}, NAMED, {}, name="example")
 CELLS = [
     Cell("example", variant, strategy, mode)
     for variant in VARIANTS

@@ -234,12 +234,11 @@ def test_every_stack_has_its_errors_recorded(name):
         if cell.broken and outcome == "raises" and takes_part(cell)
         if name in (packages.TODAY, *history.pinned(failure, cell))
     }
-    month = next(
-        (n for n, m in enumerate(measured.months()) if m.versions and versions.items() <= m.versions.items()), None
-    )
-    for failure in FAILURES.values() if month is not None else ():
+    of_months = [month.versions for month in measured.months()]
+    months = [number for number, each in enumerate(of_months) if each and versions.items() <= each.items()]
+    for failure in FAILURES.values() if months else ():
         for cell, rows in measured.monthly(failure.name).items():
-            row = rows[month]
+            row = rows[months[0]]
             if row and row.outcome == "raises" and cell.broken and row.signature in failure.errors:
                 raised.add((failure.name, row.signature))
     assert raised <= {(failure, signature) for failure, signature, _ in matches}

@@ -93,9 +93,7 @@ def test_what_is_pasted_is_never_sent(page, site):
 def test_a_release_shows_what_was_measured_on_it(page, site):
     """Breaks when an entry still says what happens today, or what nobody ran on a release counts as absent there."""
     page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2")
-    lines = page.eval_on_selector_all(
-        ".card", "cards => cards.filter(e => !e.hidden).map(e => e.querySelector('.where').innerText)"
-    )
+    lines = page.locator(".card:not([hidden]) .where").all_inner_texts()
     assert lines and all(line.startswith("on deepspeed-0.18.2: ") for line in lines)
     page.select_option("select[name=strategy]", "ddp")
     known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
@@ -172,9 +170,7 @@ def test_outcome_and_symptom_leave_what_ends_so(page, site):
         page.select_option("select[name=symptom]", words)
         page.select_option("select[name=release]", TODAY)
         ends = {each.name: facts.on_stacks(each)[TODAY].ends for each in failures().values()}
-        wanted = {
-            name for name, cells in ends.items() if any(did and symptom(cell, did) == words for cell, did in cells)
-        }
+        wanted = {name for name, cells in ends.items() if any(did and symptom(c, did) == words for c, did in cells)}
         assert {*left(page)} == wanted <= by.keys(), words
     assert page.locator(".card:visible .helps").count() == len(left(page)), "what was asked for has no details"
     page.select_option("select[name=symptom]", "")
@@ -196,9 +192,7 @@ def test_what_helps_follows_what_one_sees(page, site, width, most):
         page.goto((site / "failures" / f"{name}.html").as_uri())
         titles = page.eval_on_selector_all("article h2", "all => all.map(each => each.firstChild.textContent)")
         assert titles[:2] == ["What you see", "What helps, and what doesn\u2019t"], name
-        far[name] = page.evaluate(
-            "document.querySelectorAll('article h2')[1].getBoundingClientRect().top / innerHeight"
-        )
+        far[name] = page.eval_on_selector_all("article h2", "all => all[1].getBoundingClientRect().top / innerHeight")
     assert not {name: screens for name, screens in far.items() if screens > most}
     assert not page.locator(".strip:visible").count(), "boxes of releases are unfolded"
     sizes = page.eval_on_selector(".scroll", "each => getComputedStyle(each).backgroundSize").split(", ")
