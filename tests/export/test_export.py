@@ -172,8 +172,7 @@ CONTENT = [
 @pytest.mark.parametrize(("cell", "needs", "lacks"), CONTENT)
 @pytest.mark.slow
 def test_a_file_has_what_its_cell_needs_and_nothing_of_this_repository(cell, needs, lacks):
-    """Breaks when a file would only run here, has what nothing in it uses, lacks what its cell does, or is not what a
-    formatter would leave alone."""
+    """Breaks when a file would only run here, has what nothing in it uses, lacks what its cell does, or isn't tidy."""
     text, where = exported(cell), cells.place(Cell.parse(cell))
     assert [each for each in needs if each not in text] == [], "it lacks these"
     assert [each for each in lacks if each in text] == [], "it has these"
@@ -239,8 +238,7 @@ def test_law_an_error_is_cut_between_words(error):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_every_variant_that_fails_can_be_exported_and_is_short():
-    """Breaks when a new failure is written in a way that can't be folded: the message says which and why. Or when
-    exports grow beyond what somebody reads in an issue: a variant's cells have about the same length."""
+    """Breaks when a new failure can't be folded, or exports grow beyond what somebody reads in an issue."""
     one_each = {(cell.failure, cell.variant): cell for cell in reversed(CELLS)}  # the first: the rest add a mesh
     refused, lengths = {}, {}
     for variant, cell in one_each.items():
@@ -316,9 +314,8 @@ CHANGED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("cell", "there", "instead", "code", "says"), CHANGED)
 def test_near_misses_and_seeded_faults_end_as_they_are(cell, there, instead, code, says):
-    """Breaks when a file finds a difference where there is none, takes any exception for the documented one, a slow
-    rank for a hang or names and shapes for weights; when a missing package, or a release without a name, passes for an
-    answer; or when a file that runs on other versions than its own doesn't say so."""
+    """Breaks when a file finds what isn't there, takes any exception for the documented one, a slow rank for a hang or
+    shapes for weights; when a missing package passes for an answer; or when nobody learns of other versions."""
     text, count = re.subn(there, instead, exported(cell), count=1, flags=re.MULTILINE)
     ended, output = prove.run(text)
     assert count and ended == code, output
@@ -419,11 +416,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
             "It trains without an error. A single process raises one too, so the strategy is not the cause.",
             "Expected: it trains without an error (a single process raises one too). Instead: ",
         ),
-        (
-            ALONE,
-            "It trains without an error.",
-            "Expected: it trains without an error. Instead: ",
-        ),
+        (ALONE, "It trains without an error.", "Expected: it trains without an error. Instead: "),
         (DIVERGES, issue.TRAINS, "Expected: it trains as in one process. Instead: "),
     ],
 )
@@ -450,8 +443,7 @@ def test_the_issue_says_why_and_shows_what_ranks_printed():
 
 
 def test_a_report_shows_what_its_failure_names_and_tells_of_what_was_tried():
-    """Breaks when a failure's folder is read for what it is about, its report shows a form that nobody meets or a cell
-    on which nothing was tried, or a failure of today can't be exported."""
+    """Breaks when a report shows another form than its failure names, or a cell on which nothing was tried."""
     every = {failure: reports.shown(failure) for failure in loading.failures().values()}
     shown = {failure.name: cell for failure, cell in every.items() if cell}
     for name, cell in shown.items():
@@ -509,8 +501,7 @@ def folded(text, **known):
 
 
 def test_what_is_known_is_decided():
-    """Breaks when a branch, a look-up or a table that the remedy decides stays in the code, a comment goes, or a file
-    makes columns that its trainer doesn't want, or loses one that it does."""
+    """Breaks when what the remedy decides stays in the code, a comment goes, or a column is made that nobody wants."""
     text = """
         def scenario(remedy):
             small = remedy == "small"

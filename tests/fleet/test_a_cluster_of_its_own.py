@@ -79,8 +79,7 @@ def test_a_killed_run_leaves_no_cluster(tmp_path, place):
 
 
 def test_two_runs_at_a_time_have_a_cluster_each(tmp_path, place):
-    """Breaks when somebody who has no cluster can't try it, or the second one takes the first one's, whose token it
-    doesn't have and which ends with the first; or when a cluster stays behind, or a token that later ones ask for."""
+    """Breaks when the second one takes the first one's cluster, which ends with it, or a cluster or token is left."""
     home = tmp_path / "home"
     with started(*command(tmp_path / "first", place)) as first:
         wait_until(lambda: any((tmp_path / "first").glob("2*/cells.jsonl")) or first.poll() is not None, 120)

@@ -47,11 +47,8 @@ def test_the_rounds_are_counted_by_their_first_answers():
     assert rounds == {f"round {number}" for number in range(1, len(rounds) + 1)} and len(tries) > 150
     *by_round, every = score.score(tries)
     assert every.with_answer + every.without + every.unsettled == len(tries)
-    assert {scored.group: scored.worths["wrong"] for scored in by_round if scored.worths["wrong"]} == {
-        "round 4": 2,
-        "round 5": 1,
-        "round 6": 2,
-    }
+    wrong = {scored.group: scored.worths["wrong"] for scored in by_round if scored.worths["wrong"]}
+    assert wrong == {"round 4": 2, "round 5": 1, "round 6": 2}
     # A round in which nothing was named isn't one without a mistake, and a list for an error of no failure counts.
     several = f"{OTHER} or {ONE}"
     answers = [(LabelledLog("g", "n", label, b""), several) for label in (ONE, score.UNKNOWN)]
@@ -75,8 +72,7 @@ def test_one_slot_takes_the_time_of_all_that_it_does():
 @pytest.mark.parametrize("slots", [1, 7, 20])
 @pytest.mark.parametrize("stacks", [1, 3])
 def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slots, stacks):
-    """Breaks when slots run cells of a stack that they don't have, a cell runs in no slot at all, or a figure can't be
-    measured again."""
+    """Breaks when slots run cells of a stack that they don't have, a cell runs in none, or a figure isn't the same."""
     replayed, alone = scaling.replay(REPLAYED, stacks, slots), scaling.replay(REPLAYED, stacks, 1)
     assert replayed == scaling.replay(REPLAYED, stacks, slots)
     assert 0 < replayed.efficiency < 1 and replayed.seconds <= alone.seconds
@@ -119,8 +115,7 @@ def test_each_thing_that_is_wrong_is_seen():
 
 @pytest.mark.slow
 def test_the_cells_that_are_timed_save_nothing_and_can_run_in_ranks_that_have_run_them(shared_server, references):
-    """Breaks when a cell is timed that asks for a folder which only the matrix gives: torchrun's ranks end at once; or
-    when `make bench` ends in an error, or times a second run under another strategy than the first."""
+    """Breaks when a cell asks for a folder, which torchrun doesn't give, or is run again under another strategy."""
     for strategy in bench.STRATEGIES:
         cells = bench.healthy(strategy)
         assert len(cells) == bench.REPEATS == len({*cells})

@@ -36,10 +36,8 @@ FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 README = PAGES["README.md"]
 # All pages that a reader meets.
-MARKDOWN = [
-    *FILES,
-    *(f for name in ("repros", "stacks", "observations", "fixtures", "bench") for f in ROOT.glob(f"{name}/**/*.md")),
-]
+FOLDERS = ("repros", "stacks", "observations", "fixtures", "bench")
+MARKDOWN = [*FILES, *(file for name in FOLDERS for file in ROOT.glob(f"{name}/**/*.md"))]
 
 
 def section(page, title):

@@ -115,8 +115,7 @@ FOUND = st.lists(
 
 @given(FOUND, FOUND, st.randoms(use_true_random=False))
 def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found, random):
-    """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or what is committed hangs
-    on whose file came first."""
+    """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or the order matters."""
     once = merging.merged(merging.merged([], before), found)
     assert merging.merged(once, found) == once
     rows = {(each.machine.name, row.cell): row for each in once for row in each.rows}
@@ -159,14 +158,12 @@ def with_line(text):
     ids=lambda given: given[:20] if isinstance(given, str) else "",
 )
 def test_what_no_run_writes_is_refused(tmp_path, files, words):
-    """Breaks when a stranger's line can put a cell, a name or a text into the observations that no run would, or any
-    other file ends in a traceback, or is recorded."""
+    """Breaks when a stranger's file can put into the observations what no run would, or ends in a traceback."""
     refuses(packed(tmp_path, **files), words)
 
 
 def test_a_bomb_a_damaged_file_and_one_that_contradicts_itself_are_refused(monkeypatch, tmp_path):
-    """Breaks when a small file takes all memory, a truncated upload ends in a traceback, or the last of two
-    contradicting lines counts without a word."""
+    """Breaks when a small file takes all memory, a cut one ends in a traceback, or the last of two lines counts."""
     cells = f"{line(did(on('ddp')))}\n{line(did(on('ddp'), 'diverges', 'differs'))}\n"
     whole = packed(tmp_path, run="{}", cells=cells)
     refuses(whole, "is there twice")

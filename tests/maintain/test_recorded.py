@@ -184,8 +184,7 @@ def test_a_timeline_becomes_the_recorded_one(folder):
 
 
 def test_what_is_recorded_has_the_names_that_there_are():
-    """Breaks when a stack's pins, a cell's name or a failure's patterns change, and the old name stays; a run on
-    a stack can't be told from one on other releases; or a row has no stack, or an error under another signature."""
+    """Breaks when pins, a cell's name or patterns change and the old name stays, or a row has no stack or error."""
     everything = store.everything()
     assert recording.named(everything) == everything
     names = {*requests.named()} - {packages.TODAY}
@@ -213,8 +212,7 @@ PARTS = {
 def test_every_stack_has_its_errors_recorded(name):
     """Breaks when a stack is added to stacks/ and what its cells end with isn't recorded: faultline maintain record.
 
-    Which of them raise, and with which of the failures' errors, is known of today, of stacks that the timeline has, and
-    of those that a failure names.
+    Which of them raise is known of today, of stacks that the timeline has, and of those that a failure names.
     """
     pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
     versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}

@@ -33,12 +33,11 @@ CASES |= {f"rare-{number}": sampling.case(f"rare-{number}", spec) for number, sp
 SPOILT, HALVED, FROZEN = Fault("factor", "head", step=2, times=2.0), Fault("loss", times=0.5), Fault("frozen", "head")
 
 
+DRAWN = sampled(CASES.values(), 9, lambda case: case.fault.kind if case.fault else case.name[:6])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    sampled(CASES.values(), 9, lambda case: case.fault.kind if case.fault else case.name[:6]),
-    ids=lambda case: case.name,
-)
+@pytest.mark.parametrize("case", DRAWN, ids=lambda case: case.name)
 def test_what_is_known_by_construction_is_what_check_says(shared_server, references, tmp_path, case):
     """Breaks when a healthy model is called wrong, or a fault is missed or called something else."""
     run = trust.runs({case.name: case}, tmp_path)

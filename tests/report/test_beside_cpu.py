@@ -111,8 +111,7 @@ def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp
 
 @pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (4, 1)])
 def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys, monkeypatch, tmp_path, count, share):
-    """Breaks when a machine with one, two or more GPUs ends without its table, the file doesn't say which it was, or
-    one GPU passes for several on which NCCL ran."""
+    """Breaks when a run ends without its table, or one GPU passes for several on which NCCL ran."""
 
     def ran(cells, workers, to, *more, **others):
         writer = storage.Writer(to)
@@ -134,8 +133,7 @@ def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys,
 
 
 def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_path):
-    """Breaks when a machine that merges or shows a run writes a file from which it doesn't know what to leave out, or
-    a run on the CPU asks to be sent, or is compared with itself."""
+    """Breaks when a machine writes a file without knowing what to leave out of it, or a CPU's run is to be sent."""
     run = folder(tmp_path / "elsewhere", did(on("ddp")))
     assert command.report(str(run.path)) == EXIT_AS_EXPECTED
     assert "On GPUs, beside the CPU" in capsys.readouterr().out and not (run.path / "gpu-results.zip").exists()
@@ -146,8 +144,7 @@ def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_pat
 
 @pytest.mark.slow
 def test_show_and_list_say_what_is_known_of_gpus(capsys):
-    """Breaks when a guess about GPUs, or a run on an older stack, passes for measured on today's, or nobody learns of
-    what was measured."""
+    """Breaks when a guess, or a run on an older stack, passes for measured on today's, or what was measured is lost."""
 
     def printed(name):
         command.show(name)

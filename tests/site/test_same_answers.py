@@ -112,8 +112,8 @@ def named(page, asked):
 
 
 def test_the_entrance_and_the_command_name_the_same_failures(page):
-    """Breaks when the entrance lists a failure of another strategy than the text's, or counts that one's runs; when it
-    takes a remedy that was tried for the run's mode, or `Error` for an error's type; or a lost peer for a failure."""
+    """Breaks when the entrance takes another strategy than the text's, a remedy that was tried for the run's mode,
+    `Error` for an error's type, or a lost peer for a failure."""
     asked = errors()
     assert len(asked) > 300
     on_page = named(page, asked)
