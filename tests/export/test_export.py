@@ -1,7 +1,5 @@
 """Exports: one file that shows a cell by itself, and the issue around it."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import fnmatch
@@ -13,10 +11,10 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 
 import libcst as cst
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,11 +130,7 @@ CONTENT = [
     accumulates("fsdp1-full", NO_SYNC, OWN_BACKWARD),
     accumulates("fsdp2", "    wrapped.set_requires_gradient_sync(micro == 1)", OWN_BACKWARD),
     # A loop of one's own is unknown to the engine, and ends a step with all parts of it.
-    has(
-        ACCUMULATES,
-        "            backward(value / 2)\n        if in_one_process:",
-        lacks=("gradient_accumulation_steps", "nullcontext"),
-    ),
+    has(ACCUMULATES, "backward(value / 2)\n        if in_one_process:", lacks=("_accumulation_steps", "nullcontext")),
     has(ACCUMULATES.replace("broken", "boundary"), "() if in_one_process else boundary(wrapped, micro == 1):"),
     # A file that is named for shards within a node and copies between nodes has both.
     has("custom_loss_ignores_num_items/broken/fsdp1-hybrid/off/fp32/w4/cpu", GRANULAR),
@@ -276,21 +270,14 @@ def test_an_error_is_told_and_no_rank_is_left(cell, launcher, tmp_path):
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         command = [sys.executable, *launcher, "repro.py"]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, stdout=output, stderr=output, check=False)
-    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and f"TMPDIR={tmp_path}" in started_with(pid)]
+    every = psutil.process_iter(["environ"])
+    left = [each for each in every if (each.info["environ"] or {}).get("TMPDIR") == str(tmp_path)]
     answer = (tmp_path / "output").read_text()
     where = cells.place(Cell.parse(cell))
     assert ended.returncode == 0, answer
     assert "REPRODUCED: the error above" in answer and "NOT REPRODUCED" not in answer
     assert re.search(where.failure.errors[where.signature], answer), "the error is not shown"
     assert left == []
-
-
-def started_with(pid):
-    """A process's environment; empty if it is gone by now, or only waits for somebody to ask how it ended."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 # What is changed in a file, how it ends then, and what it says.

@@ -23,6 +23,7 @@ from tests.support.night import sampled
 PACKAGES = {"pytorch": "torch"}  # where it isn't the repository's name
 # Every file takes its model from transformers: what is for transformers has to run what else it is about.
 OWN = re.compile(r"\w*Trainer\(|\.save_pretrained\(")
+TWICE = "ddp_peft_reentrant_ready_twice/{}/ddp-find-unused/reentrant/fp32/w2/cpu"
 ADDRESSED = [name for name, failure in failures().items() if failure.upstream and reports.shown(failure)]
 
 
@@ -43,14 +44,9 @@ def test_a_report_runs_the_library_that_it_is_for(name):
 @pytest.mark.parametrize(
     ("cell", "answer"),
     [
-        (
-            "ddp_peft_reentrant_ready_twice/sft-default_broken/ddp-find-unused/reentrant/fp32/w2/cpu",
-            {"non-reentrant": "yes", "sft-broken+ddp": "yes"},  # with its defaults the trainer runs nowhere else
-        ),
-        (
-            "ddp_peft_reentrant_ready_twice/broken/ddp-find-unused/reentrant/fp32/w2/cpu",
-            {"non-reentrant": "yes", "ddp": "yes", "ddp-static-graph": "yes", "zero2": "yes"},
-        ),
+        # With its defaults the trainer runs nowhere else.
+        (TWICE.format("sft-default_broken"), {"non-reentrant": "yes", "sft-broken+ddp": "yes"}),
+        (TWICE.format("broken"), {"non-reentrant": "yes", "ddp": "yes", "ddp-static-graph": "yes", "zero2": "yes"}),
         ("deepspeed_gradient_clipping_omitted/broken/zero3/off/bf16/w2/cpu", {"explicit": "yes"}),
         (
             "fsdp2_method_or_child_outside_root_forward/sft-head_broken/fsdp2/off/fp32/w2/cpu",

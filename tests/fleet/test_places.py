@@ -20,10 +20,8 @@ def started(nodes, waiting, sizes=None, spread=1, workers=100, refused=()):
     slots, stacks, places = Counter(), {}, []
     sizes = sizes or [0] * len(waiting)
     for _ in range(workers):
-        needs = [
-            Need(max(0, cells - slots[number]), slots[number], size)
-            for number, (cells, size) in enumerate(zip(waiting, sizes, strict=True))
-        ]
+        parts = enumerate(zip(waiting, sizes, strict=True))
+        needs = [Need(max(0, cells - slots[number]), slots[number], size) for number, (cells, size) in parts]
         place = best(rooms.values(), needs, spread, stacks, refused)
         if not place:
             break

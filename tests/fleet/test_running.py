@@ -146,24 +146,19 @@ def all_ran(there, cells=CELLS, workers=9):
     return results
 
 
-@pytest.mark.parametrize("error", [FULL, NeverReady("it doesn't start again"), GONE])
-def test_a_node_on_which_cells_fail_costs_no_run(error):
-    """Breaks when one full disk, or a rank server that can't start again, ends what all other nodes could do."""
-    bad = Cluster(nodes("a", "b"), lambda node, method, cell: error if (node, method) == ("a", "run") else None)
-    assert {each.outcome for each in all_ran(bad).values()} == {"trains"}
-
-
-@pytest.mark.parametrize("error", [FULL, GONE])
-def test_a_node_on_which_no_slot_begins_is_given_up(error):
-    """Breaks when slots are started there for ever, or its errors end the run."""
+@pytest.mark.parametrize(
+    ("bad", "error"), [*(("run", each) for each in (FULL, NeverReady("no"), GONE)), ("greet", FULL), ("greet", GONE)]
+)
+def test_a_node_on_which_cells_fail_or_no_slot_begins_costs_no_run(bad, error):
+    """Breaks when one full disk ends what all other nodes could do, or slots are started on a bad node for ever."""
     tries = Counter()
 
     def does(node, method, cell):
         tries[node, method] += 1
-        return error if (node, method) == ("a", "greet") else None
+        return error if (node, method) == ("a", bad) else None
 
-    all_ran(Cluster(nodes("a", "b"), does))
-    assert 0 < tries["a", "greet"] <= running.BELIEVED
+    assert {each.outcome for each in all_ran(Cluster(nodes("a", "b"), does)).values()} == {"trains"}
+    assert bad == "run" or 0 < tries["a", "greet"] <= running.BELIEVED
 
 
 def test_slots_that_die_between_others_that_begin_cost_no_node():

@@ -1,7 +1,5 @@
 """Blessing: rules that give back what was observed, few of them, and nothing lost that somebody noted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

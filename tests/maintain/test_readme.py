@@ -1,7 +1,5 @@
 """The README and the pages of docs/: short, linked, and right about what the code has and prints."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Results from somebody's GPUs are merged into the observations, and anything else is refused in a line."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What runs did is recorded: every error once, and what ended without one where that tells another story."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -169,10 +167,8 @@ def test_a_timeline_becomes_the_recorded_one(folder):
     days = ("2026-03-01", "2026-04-01", "2026-05-01")
     stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
     cell = Cell("zero_double_reduction", "broken", "ddp")
-    did = Timeline(
-        [*stacks, Stack(days[2], {}, days[2], "no wheel")],
-        {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]},
-    )
+    stacks.append(Stack(days[2], {}, days[2], "no wheel"))
+    did = Timeline(stacks, {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]})
     after = recording.with_timeline(before, did)
     store.write(after)
     assert store.everything() == after, "what is written is not what is read"

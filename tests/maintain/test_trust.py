@@ -1,7 +1,5 @@
 """A tenth of the proof of `check`: no false alarm at a healthy spec, and every seeded fault caught and named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -90,10 +88,8 @@ def test_a_refusal_counts_only_in_the_words_of_the_engine_and_names_are_counted(
     assert judging.judged(case, entry("trains", "")) == judging.OTHERWISE
     # A failure that every such model meets has its name in `check`, or a figure shows that it lost it.
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    named, unnamed = (
-        entry("raises", "other", detail=words, checked=Checked(facts=Facts(model="Made", no_gradient=names)))
-        for names in (("spare.weight",), ())
-    )
+    facts = (Facts(model="Made", no_gradient=names) for names in (("spare.weight",), ()))
+    named, unnamed = (entry("raises", "other", detail=words, checked=Checked(facts=each)) for each in facts)
     assert judging.called(case, named) == judging.CALLED and judging.called(case, unnamed) == judging.NOT_CALLED
     assert not judging.called(Case("made", Spec()), named), "it is a false alarm"
     assert not judging.called(case, entry("trains", ""))

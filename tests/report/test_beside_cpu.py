@@ -1,7 +1,5 @@
 """A run on GPUs ends beside the CPU: every cell is in one column, and what nobody measured comes first."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

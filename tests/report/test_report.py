@@ -1,7 +1,5 @@
 """Reports: what the terminal, the page and junit.xml show, and that nothing in a result is taken for more than text."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

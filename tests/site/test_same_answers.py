@@ -143,10 +143,8 @@ def test_the_entrance_and_the_command_search_for_the_same_words(page):
     """Breaks when what the entrance doesn't know has no next step, or another one than on the command line."""
     plain = [text for text in errors() if signs.error_within(text) and text.isascii()]  # \w is ASCII's in a browser
     unknown = [text for text in plain if by_command(text) == []]
-    unknown += [
-        "ValueError: nobody has ever seen this",
-        'my.lib.OddError: in /tmp/a/b.py the 3-D "tensor" of torch.Size([2, 3]) has a wrong, odd stride: 0x7f',
-    ]
+    odd = 'my.lib.OddError: in /tmp/a/b.py the 3-D "tensor" of torch.Size([2, 3]) has a wrong, odd stride: 0x7f'
+    unknown += ["ValueError: nobody has ever seen this", odd]
     script = "texts => texts.map(each => FAULTLINE.diagnose(each).search ?? '')"
     searched = {text: words for text, words in zip(unknown, page.evaluate(script, unknown), strict=True) if words}
     commanded = {text: diagnosed(text).search for text in searched}
