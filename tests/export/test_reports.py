@@ -156,7 +156,7 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     monkeypatch.setattr(upstream, "PATIENCE", 0.01)
     (tmp_path / "trl").write_text("#!/bin/sh\nsleep 1\n")
     upstream.printed.cache_clear()
-    assert "did not end within" in upstream.environment(where)[1]
+    assert "gave no answer within" in upstream.environment(where)[1]
     assert "was not run: other versions" in upstream.environment(replace(where, pins={"torch": "1.0"}))[1]
     monkeypatch.setattr(upstream, "versions", lambda: (_ for _ in ()).throw(PackageNotFoundError))
     assert "was not run: not all libraries under test are installed" in upstream.environment(where)[1]

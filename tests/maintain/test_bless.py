@@ -81,7 +81,7 @@ def painted(strokes):
 
 
 ANY = st.dictionaries(st.sampled_from(WIDE), st.sampled_from(RESULTS), max_size=24)
-STROKE = st.tuples(st.builds(Rule, **AXES, outcome=st.just("")), st.sampled_from(RESULTS))
+STROKE = st.tuples(st.builds(Rule, **AXES, outcome=st.just("trains")), st.sampled_from(RESULTS))
 PAINTED = st.lists(STROKE, min_size=3, max_size=9).map(painted)
 
 
