@@ -23,6 +23,7 @@ from tests.support.night import sampled
 PACKAGES = {"pytorch": "torch"}  # where it isn't the repository's name
 # Every file takes its model from transformers: what is for transformers has to run what else it is about.
 OWN = re.compile(r"\w*Trainer\(|\.save_pretrained\(")
+TWICE = "ddp_peft_reentrant_ready_twice/{}/ddp-find-unused/reentrant/fp32/w2/cpu"
 ADDRESSED = [name for name, failure in failures().items() if failure.upstream and reports.shown(failure)]
 
 
@@ -43,14 +44,9 @@ def test_a_report_runs_the_library_that_it_is_for(name):
 @pytest.mark.parametrize(
     ("cell", "answer"),
     [
-        (
-            "ddp_peft_reentrant_ready_twice/sft-default_broken/ddp-find-unused/reentrant/fp32/w2/cpu",
-            {"non-reentrant": "yes", "sft-broken+ddp": "yes"},  # with its defaults the trainer runs nowhere else
-        ),
-        (
-            "ddp_peft_reentrant_ready_twice/broken/ddp-find-unused/reentrant/fp32/w2/cpu",
-            {"non-reentrant": "yes", "ddp": "yes", "ddp-static-graph": "yes", "zero2": "yes"},
-        ),
+        # With its defaults the trainer runs nowhere else.
+        (TWICE.format("sft-default_broken"), {"non-reentrant": "yes", "sft-broken+ddp": "yes"}),
+        (TWICE.format("broken"), {"non-reentrant": "yes", "ddp": "yes", "ddp-static-graph": "yes", "zero2": "yes"}),
         ("deepspeed_gradient_clipping_omitted/broken/zero3/off/bf16/w2/cpu", {"explicit": "yes"}),
         (
             "fsdp2_method_or_child_outside_root_forward/sft-head_broken/fsdp2/off/fp32/w2/cpu",
@@ -66,8 +62,7 @@ def test_a_report_tells_of_the_remedies_that_are_about_its_cell(cell, answer):
 
 
 def test_what_holds_in_some_places_is_told_with_the_others():
-    """Breaks when maintainers read `yes` of what was measured to help in some cells, and not where it didn't, or when a
-    cell that ends so whatever is done against the failure is counted as one more that shows it."""
+    """Breaks when maintainers read `yes` of what helps in some cells, or another failure's cell counts as one more."""
     saved = cells.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))
     helps = "yes; elsewhere crashes (SIGSEGV) under fsdp1-full, fsdp1-grad-op in sft-broken"
     assert dict(issue.tried(saved))["save on all ranks"] == helps
@@ -103,10 +98,7 @@ def test_a_report_shows_where_each_rank_waits():
     [
         ("global_count_without_world_size", "every gradient is 0.5 times what it should be (1 / world size)."),
         ("distillation_loss_over_ranks", "every weight moves 0.5 times as far as it should (1 / world size)."),
-        (
-            "fsdp2_forward_before_optimizer",
-            "never moved: lm_head.weight, model.embed_tokens.weight, model.norm.weight;",
-        ),
+        ("fsdp2_forward_before_optimizer", "never moved: lm_head.weight, model.embed_tokens.weight, model.norm.weight"),
         ("ddp_unfreeze_after_wrap", "first differs: step 2, in the backward pass, model.norm (model.norm.weight)"),
     ],
 )
@@ -121,15 +113,12 @@ def test_a_silent_failure_is_told_as_it_was_measured(name, words):
 
 @pytest.mark.usefixtures("no_file")
 def test_the_line_at_fault_is_in_its_release():
-    """Breaks when a link leads to another line than the one that raised, or to none of the project, or when a report
-    of a failure without an error blames no line, or one that says something else today."""
+    """Breaks when a link leads to another line than the one that raised, or the line that is blamed is another."""
     packages, raise_, silent = Path(sysconfig.get_path("purelib")), set(), set()
     for failure in failures().values():
         fault, cell = failure.history.fault, reports.shown(failure)
         if fault:
-            assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], (
-                f"{failure.name}: look it up again"
-            )
+            assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], failure.name  # look it up again
             assert (packages / fault.file).read_text().splitlines()[fault.line - 1].strip() == fault.text, failure.name
         if not cell:
             continue

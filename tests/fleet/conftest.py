@@ -29,15 +29,8 @@ def head(tmp_path_factory):
     os.environ["TMPDIR"] = tempfile.tempdir = folder  # of the nodes too: others may use the usual one
     before = {process.pid for process in psutil.process_iter()}
     memory = shared_memory()
-    head = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "include_dashboard": False,
-            "object_store_memory": STORE,
-            "temp_dir": f"{folder}/ray",
-        },
-    )
+    has = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE, "temp_dir": f"{folder}/ray"}
+    head = Cluster(initialize_head=True, head_node_args=has)
     ray = fleet_cluster.connect(head.address)
     yield head
     ray.shutdown()

@@ -62,9 +62,8 @@ def answers(port):
 
 def left(place):
     """What is left of a cluster, in its folder or at work there."""
-    ray = [
-        process for process in psutil.process_iter(["cmdline"]) if str(place) in " ".join(process.info["cmdline"] or ())
-    ]
+    every = psutil.process_iter(["cmdline"])
+    ray = [process for process in every if str(place) in " ".join(process.info["cmdline"] or ())]
     return [*place.glob(f"{scratch.PREFIX}*"), *ray]
 
 
@@ -80,8 +79,7 @@ def test_a_killed_run_leaves_no_cluster(tmp_path, place):
 
 
 def test_two_runs_at_a_time_have_a_cluster_each(tmp_path, place):
-    """Breaks when somebody who has no cluster can't try it, or the second one takes the first one's, whose token it
-    doesn't have and which ends with the first; or when a cluster stays behind, or a token that later ones ask for."""
+    """Breaks when the second one takes the first one's cluster, which ends with it, or a cluster or token is left."""
     home = tmp_path / "home"
     with started(*command(tmp_path / "first", place)) as first:
         wait_until(lambda: any((tmp_path / "first").glob("2*/cells.jsonl")) or first.poll() is not None, 120)
@@ -104,7 +102,6 @@ def test_a_cluster_with_a_token_says_that_it_asks_for_it(tmp_path, place):
         refused = ended(command(tmp_path, place, "--address", address), env=plain)
         done = ended(command(tmp_path, place, "--address", address), env=plain | token)
         head.terminate()
-    assert refused.returncode == EXIT_USAGE and "if it asks for a token, set RAY_AUTH_MODE=token" in refused.stderr, (
-        refused.stderr
-    )
+    assert refused.returncode == EXIT_USAGE, refused.stderr
+    assert "if it asks for a token, set RAY_AUTH_MODE=token" in refused.stderr
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,13 +18,7 @@ from tests.support.slurm import NoPackages, Slurm, unpacked, wait
 pytestmark = pytest.mark.nightly
 PROGRAM = [sys.executable, "-P", str(ROOT / "faultline" / "__main__.py")]
 STACK = ROOT / ".venv" / "bin" / "python"
-FEW = [
-    "--failure=zero3_dummy_loss",
-    "--strategy=ddp,zero2,fsdp2",
-    "--checkpointing=off",
-    "--precision=fp32",
-    "--world=2",
-]
+FEW = "--failure=zero3_dummy_loss --strategy=ddp,zero2,fsdp2 --checkpointing=off --precision=fp32 --world=2".split()
 IN_TIME = 400  # seconds; nothing but a hang takes longer
 
 
@@ -140,8 +134,7 @@ def test_a_node_that_dies_costs_no_cell(slurm, here, tmp_path):
 
 @pytest.mark.parametrize(("options", "part"), [(["--nodes=1"], "shard-1"), (["--nodes=2", "--ray"], "run")])
 def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path, options, part):
-    """Breaks when the merge calls a part of the cells all of them, scancel leaves processes or folders of a cluster, or
-    a second submission measures all again."""
+    """Breaks when a part of the cells passes for all, scancel leaves a cluster, or all is measured again."""
     folder, ray = tmp_path / "run", part == "run"
     first, *merge = submitted(slurm, folder, *options, "--fresh")
     until_a_cell_ends(slurm, folder / part / "cells.jsonl")

@@ -20,10 +20,8 @@ def started(nodes, waiting, sizes=None, spread=1, workers=100, refused=()):
     slots, stacks, places = Counter(), {}, []
     sizes = sizes or [0] * len(waiting)
     for _ in range(workers):
-        needs = [
-            Need(max(0, cells - slots[number]), slots[number], size)
-            for number, (cells, size) in enumerate(zip(waiting, sizes, strict=True))
-        ]
+        parts = enumerate(zip(waiting, sizes, strict=True))
+        needs = [Need(max(0, cells - slots[number]), slots[number], size) for number, (cells, size) in parts]
         place = best(rooms.values(), needs, spread, stacks, refused)
         if not place:
             break
@@ -44,14 +42,10 @@ def test_a_node_keeps_one_stack_and_every_stack_has_nodes():
     assert all(len(parts[each]) == 1 for each in parts) and set().union(*parts.values()) == {*range(10)}
 
 
-def test_large_cells_have_a_slot_before_small_ones_have_all():
-    """Breaks when cells of four GPUs wait until all of two are done, or one GPU belongs to two slots."""
+def test_large_cells_have_a_slot_before_small_ones_have_all_and_none_where_no_room_or_stack_is():
+    """Breaks when cells of four GPUs wait until all of two are done, or a slot starts where it can't run."""
     places = started([node(0, gpus=8)], [100, 100], [2, 4])
     assert Counter(place.part for place in places) == {1: 1, 0: 2}
-
-
-def test_a_node_without_room_or_stack_gets_none():
-    """Breaks when a slot starts where it can't run, and the run waits for it."""
     small, other = node(0, gpus=1), node(1, gpus=2)
     assert {place.nodes for place in started([small, other], [9], [2])} == {(other,)}
     assert not started([small], [9], [2])

@@ -146,24 +146,19 @@ def all_ran(there, cells=CELLS, workers=9):
     return results
 
 
-@pytest.mark.parametrize("error", [FULL, NeverReady("it doesn't start again"), GONE])
-def test_a_node_on_which_cells_fail_costs_no_run(error):
-    """Breaks when one full disk, or a rank server that can't start again, ends what all other nodes could do."""
-    bad = Cluster(nodes("a", "b"), lambda node, method, cell: error if (node, method) == ("a", "run") else None)
-    assert {each.outcome for each in all_ran(bad).values()} == {"trains"}
-
-
-@pytest.mark.parametrize("error", [FULL, GONE])
-def test_a_node_on_which_no_slot_begins_is_given_up(error):
-    """Breaks when slots are started there for ever, or its errors end the run."""
+@pytest.mark.parametrize(
+    ("bad", "error"), [*(("run", each) for each in (FULL, NeverReady("no"), GONE)), ("greet", FULL), ("greet", GONE)]
+)
+def test_a_node_on_which_cells_fail_or_no_slot_begins_costs_no_run(bad, error):
+    """Breaks when one full disk ends what all other nodes could do, or slots are started on a bad node for ever."""
     tries = Counter()
 
     def does(node, method, cell):
         tries[node, method] += 1
-        return error if (node, method) == ("a", "greet") else None
+        return error if (node, method) == ("a", bad) else None
 
-    all_ran(Cluster(nodes("a", "b"), does))
-    assert 0 < tries["a", "greet"] <= running.BELIEVED
+    assert {each.outcome for each in all_ran(Cluster(nodes("a", "b"), does)).values()} == {"trains"}
+    assert bad == "run" or 0 < tries["a", "greet"] <= running.BELIEVED
 
 
 def test_slots_that_die_between_others_that_begin_cost_no_node():
@@ -181,10 +176,10 @@ def test_slots_that_die_between_others_that_begin_cost_no_node():
 
 
 def test_a_stack_that_no_node_can_have_is_refused_at_once():
-    lacks = Cluster(
-        nodes("a", "b"), lambda node, method, cell: Uninstallable("no wheel") if method == "greet" else None
+    lacks = Uninstallable("no wheel")
+    results, [refused], ends = ran(
+        Cluster(nodes("a", "b"), lambda _, method, cell: lacks if method == "greet" else None)
     )
-    results, [refused], ends = ran(lacks)
     assert not results and not ends
     assert isinstance(refused, NeverReady) and "no node can run these cells: node node a: no wheel" in str(refused)
 
@@ -224,17 +219,15 @@ def test_a_cluster_without_room_is_waited_for_and_then_named(capsys):
 def test_a_rank_server_that_dies_is_not_the_cells_doing_until_it_did_so_elsewhere():
     """Breaks when one bad node makes a cell invalid that runs on every other one."""
 
-    def does(node, method, cell):
-        return Answer(entry(Cell.parse(cell), Outcome.INVALID, Signature.SERVER, "invalid"), ()).packed()
+    def on(bad):
+        def does(node, method, cell):
+            if node in bad and method == "run":
+                return Answer(entry(Cell.parse(cell), Outcome.INVALID, Signature.SERVER, "invalid"), ()).packed()
 
-    on_a = Cluster(
-        nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if (node, method) == ("a", "run") else None
-    )
-    assert {each.outcome for each in all_ran(on_a).values()} == {"trains"}
-    everywhere = Cluster(
-        nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if method == "run" else None
-    )
-    results, _, ends = ran(everywhere, CELLS[:1])
+        return Cluster(nodes("a", "b"), does)
+
+    assert {each.outcome for each in all_ran(on("a")).values()} == {"trains"}
+    results, _, ends = ran(on("ab"), CELLS[:1])
     assert [each.signature for each in results.values()] == [Signature.SERVER] and not ends
 
 
@@ -245,14 +238,12 @@ def test_an_error_of_our_own_ends_the_run():
 
 
 FAILS = [None, FULL, GONE, NeverReady("no")]
-CALLS = st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), st.sampled_from(FAILS))
-GREETINGS = st.dictionaries(
-    st.tuples(st.sampled_from("ab"), st.integers(1, 9)), st.sampled_from([*FAILS, Uninstallable("no")])
-)
+CALLS = st.tuples(st.sampled_from("ab"), st.integers(1, 9))
+GREETINGS = st.dictionaries(CALLS, st.sampled_from([*FAILS, Uninstallable("no")]))
 
 
 @settings(deadline=None, max_examples=60)
-@given(GREETINGS, CALLS)
+@given(GREETINGS, st.dictionaries(CALLS, st.sampled_from(FAILS)))
 def test_law_every_cell_has_one_result_while_a_node_is_good(greetings, runs):
     """Breaks when a cell is lost, doubled or given up though a node could run it."""
     calls = Counter()
@@ -274,12 +265,9 @@ def test_cells_that_want_more_gpus_than_a_node_has_share_those(monkeypatch):
     monkeypatch.setattr(cluster, "connect", lambda address: None)
     monkeypatch.setattr(cluster, "nodes", lambda *_: [Node("a", "a", 8, 2), Node("b", "b", 8, 1)])
     cells = [Cell("example", "broken", "ddp", world_size=size, device="cuda") for size in (1, 2, 4)]
-    sizes = {cell.world_size: part.gpus for part in Rays().parts(Part(cells, STACK, print)) for cell in part.cells}
-    assert sizes == {1: 1, 2: 2, 4: 2}
-    sizes = {
-        cell.world_size: part.gpus for part in Rays(nodes=2).parts(Part(cells, STACK, print)) for cell in part.cells
-    }
-    assert sizes == {1: 1, 2: 2, 4: 4}, "four on two nodes are two on each"
+    for rays, four in ((Rays(), 2), (Rays(nodes=2), 4)):  # four on two nodes are two on each
+        parts = rays.parts(Part(cells, STACK, print))
+        assert {cell.world_size: part.gpus for part in parts for cell in part.cells} == {1: 1, 2: 2, 4: four}
 
 
 def test_what_actors_have_is_counted_by_node():

@@ -1,7 +1,5 @@
 """Advisories: one for each failure, valid in the OSV schema, with versions that were run."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

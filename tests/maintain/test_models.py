@@ -24,9 +24,7 @@ def cell(variant="qwen2", strategy="ddp", mode="off"):
 
 
 def summary(model="qwen2", **changes):
-    return Summary(
-        **{"model": model, "model_class": "Model", "kind": "causal language models", "lora": False} | changes
-    )
+    return Summary(**{"model": model, "model_class": "Model", "kind": QWEN.kind, "lora": False} | changes)
 
 
 @pytest.fixture

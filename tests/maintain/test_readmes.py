@@ -1,6 +1,4 @@
-"""READMEs: the measured part is made from a run, and nothing else is touched."""
-
-from __future__ import annotations
+"""READMEs: the measured part is made from a run, and nothing else is touched; the catalogue's table and figures."""
 
 import random
 import re
@@ -11,9 +9,12 @@ import pytest
 from faultline import strategies
 from faultline.base import markdown
 from faultline.base.errors import UsageError
-from faultline.catalogue import Claim
+from faultline.catalogue import REMEDIES, Claim
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
-from faultline.maintain import readmes
+from faultline.maintain import overview, readmes
+from faultline.observations import measured, verdicts
 from faultline.runs.results import Deviation, Rounding
 from tests.support import entries
 
@@ -39,9 +40,7 @@ def run():
             torn = strategy in ZERO3 and mode == "reentrant"
             answer = ("raises", "torn") if torn else ("trains", "")
             results.append(result("broken", strategy, mode, *answer))
-            results.append(
-                result("mended", strategy, mode, *(answer if strategy == "zero3-offload" else ("trains", "")))
-            )
+            results.append(result("mended", strategy, mode, *(answer if strategy == "zero3-offload" else ["trains"])))
     return results
 
 
@@ -66,17 +65,13 @@ def test_only_what_stands_between_the_markers_changes(write):
     assert file.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE]
-)
-def test_without_its_two_markers_a_readme_is_left_alone(write, text):
-    file = write(text)
-    with pytest.raises(UsageError, match="measured: begin"):
-        rewrite(file, run())
-    assert file.read_text(encoding="utf-8") == text
-
-
-def test_a_missing_readme_and_a_run_of_something_else_are_usage_errors(tmp_path, write):
+def test_a_readme_without_its_two_markers_or_a_run_of_it_is_left_alone(tmp_path, write):
+    begin, end = markdown.BEGIN, markdown.END
+    for text in ("", begin, end, f"{end}{begin}", PAGE + end, PAGE + PAGE):
+        file = write(text)
+        with pytest.raises(UsageError, match="measured: begin"):
+            rewrite(file, run())
+        assert file.read_text(encoding="utf-8") == text
     with pytest.raises(UsageError, match="can't be read"):
         rewrite(tmp_path / "README.md", run())
     with pytest.raises(UsageError, match="no cell of example"):
@@ -116,9 +111,7 @@ def test_claims_are_told_with_counts_and_with_where_they_fail():
     assert re.search(r"raises \(torn\) under [^|]*zero3-small[^|]* \(reentrant\) in broken", text)
     alone = readmes.measured_part(FAILURE, [result("mended", "ddp", "off")])
     assert "| b | pray | untested | no cell could tell |" in alone
-
-
-def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
+    # Other precisions and world sizes are a line of their own.
     same = [result("broken", "ddp", "off", precision="bf16"), result("broken", "ddp", "off", world=4)]
     assert "The same outcomes with 4 ranks or bf16, wherever" in readmes.measured_part(FAILURE, run() + same)
     differs = [result("broken", "zero3", "off", "diverges", "nan", precision="bf16")]
@@ -141,9 +134,8 @@ def test_what_the_tolerances_rest_on_comes_from_the_run():
     healthy = [off(1e-6), off(3e-5, noisy[0]), off(2e-5, noisy[1])]
     lines = readmes.noise([*healthy, sick, apart, off(None, outcome="raises")])
     tolerance, margin = TOLERANCE["fp32"], MARGIN["fp32"]
-    assert lines.splitlines()[2:] == [
-        f"| fp32 | 3 | 2.0e-05 | 3.0e-05 | {tolerance:g} | inf | 5 | inf | 3.0 | {margin:g} |"
-    ]
+    [line] = lines.splitlines()[2:]
+    assert line == f"| fp32 | 3 | 2.0e-05 | 3.0e-05 | {tolerance:g} | inf | 5 | inf | 3.0 | {margin:g} |"
     quiet = readmes.noise([off(0.01, precision="bf16")]).splitlines()[2]
     assert quiet.startswith("| bf16 | 1 | 1.0e-02 |") and "| none | 0 | none | none |" in quiet
 
@@ -155,3 +147,62 @@ def test_a_gpu_next_to_the_cpu_does_not_mix_with_it_and_hostile_text_stays_in_it
     hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
     lines = readmes.measured_part(FAILURE, [hostile]).splitlines()
     assert r"| `broken` | ddp | off | raises `x \| y \| <img> \| z` |" in lines
+
+
+def between(file, markers):
+    """What stands between two markers of a file."""
+    begin, end = markers
+    return file.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+
+
+def test_the_catalogue_and_the_readme_say_what_the_rules_say():
+    """Breaks when a page is of older rules, its table is too wide to read, or a sentence leaves a verdict out."""
+    assert between(overview.CATALOGUE, overview.FAILURES) == overview.table(), "faultline maintain readmes"
+    assert between(overview.README, overview.COUNTS) == overview.counts(), "faultline maintain readmes"
+    assert between(overview.MATRIX, overview.STRATEGIES) == overview.families(), "faultline maintain readmes"
+    assert max(map(len, overview.table().splitlines())) <= 470
+    numbers = [int(word) for word in overview.counts().replace(":", "").split() if word.isdigit()]
+    assert numbers[0] == len(failures()) and numbers[1] == sum(numbers[2:]) > 100
+    # A silent failure doesn't look like an error, nor a refuted remedy like one that helps.
+    lines = {row.split("](")[0][3:]: row.strip("| ").split(" | ") for row in overview.table().splitlines()[2:]}
+    assert [*lines] == [*failures()]
+    nowhere = [each.name for each in failures().values() if not verdicts.endings(each) and not each.reported]
+    assert not nowhere, "a record that no stack here shows is listed like the others"
+    _, _, where, fixed, helps, _ = lines["zero12_manual_ga_keeps_last_microbatch"]
+    assert (where, fixed) == ("silent: `zero1*`, `zero2*`", "not fixed")
+    assert helps.startswith("`engine.set_gradient_accumulation_boundary(last)`")
+    assert lines["grpo_lora_no_grad"][3] == "trl 0.16.0"
+    assert lines["rank0_only_save"][4] == "in some places: save on all ranks"
+
+
+@pytest.mark.parametrize("name", list(failures()))
+def test_the_first_remedy_is_a_verified_one_if_there_is_one(name):
+    """Breaks when the table recommends what was refuted, or what helps only in places before what always helps."""
+    failure = failures()[name]
+    remedies = [claim for claim in failure.claims.values() if claim.kind in REMEDIES]
+    words = {claim.text: verdicts.known(failure, claim).word for claim in remedies}
+    first = overview._line(failure)[4]
+    if "verified" in words.values():
+        assert words[first] == "verified"
+    elif "conditional" in words.values():
+        assert words[first.removeprefix("in some places: ")] == "conditional" and first not in words
+    else:
+        assert first == ""
+
+
+def test_what_the_broken_cell_has_already_does_not_help(monkeypatch):
+    """Breaks when a useless remedy, or a claim that is no remedy, counts as help."""
+    failure = replace(
+        failures()["zero2_ga_wrong_gradient"],
+        claims={
+            "a": Claim("wear a hat", kind="present"),
+            "b": Claim("it fails", kind="fails"),
+            "c": Claim("it trains under DDP", kind="trains", where={"strategy": "ddp"}),
+        },
+    )
+    shown = {Cell(failure.name, "broken", "zero2"): Did("diverges", "differs")}
+    trains = {Cell(failure.name, "broken", "ddp"): Did("trains")}
+    monkeypatch.setattr(measured, "outcomes", lambda failure, stack="today": shown | trains)
+    assert overview._line(failure)[4] == ""
+    monkeypatch.setattr(overview, "failures", lambda: {failure.name: failure})
+    assert overview.counts() == "1 failures and 3 claims: 1 verified, 1 refuted, 1 conditional."

@@ -1,7 +1,5 @@
 """Results from somebody's GPUs are merged into the observations, and anything else is refused in a line."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import replace
@@ -35,11 +33,6 @@ def observations(monkeypatch, tmp_path):
     on_gpus._by_cell.cache_clear()
 
 
-def sent(tmp_path, *results, **info):
-    run = folder(tmp_path / "run", *results, **info)
-    return sendable.write(run, run.results())
-
-
 def packed(tmp_path, **files):
     """A zip file with these files; `run` and `cells` are the two that it should have."""
     names = {"run": "run.json", "cells": "cells.jsonl"}
@@ -69,7 +62,8 @@ def test_what_somebody_measured_is_expected_in_later_runs(capsys, observations, 
     """Breaks when a file that was recorded leaves the next run with the same difference as news."""
     every = [did(on("zero2"), "diverges", "differs"), did(on("ddp")), did(on("single"))]
     every.append(did(on("zero3"), "raises", "other", detail="RuntimeError: something new", share=2))
-    file = sent(tmp_path, *every)
+    run = folder(tmp_path / "run", *every)
+    file = sendable.write(run, run.results())
     assert record.run([str(file)]) == EXIT_AS_EXPECTED
     assert "4 cells on GPUs: nvidia-h100-80gb-hbm3-" in capsys.readouterr().out
     should = expectation(on("zero2"))
@@ -79,7 +73,7 @@ def test_what_somebody_measured_is_expected_in_later_runs(capsys, observations, 
     assert row.backend == "gloo" and (machine.gpu, machine.nccl, machine.driver) == (MODEL, "2.27.7", "580.65.06")
     assert [error.text for error in store.errors().values()] == ["RuntimeError: something new"]
     before = {path: path.read_bytes() for path in observations.rglob("*.jsonl")}
-    record.run([str(tmp_path / "run")])  # the folder itself, which says the same
+    record.run([str(run.path)])  # the folder itself, which says the same
     assert {path: path.read_bytes() for path in observations.rglob("*.jsonl")} == before, "recording twice adds nothing"
 
 
@@ -119,8 +113,7 @@ FOUND = st.lists(
 
 @given(FOUND, FOUND, st.randoms(use_true_random=False))
 def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found, random):
-    """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or what is committed hangs
-    on whose file came first."""
+    """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or the order matters."""
     once = merging.merged(merging.merged([], before), found)
     assert merging.merged(once, found) == once
     rows = {(each.machine.name, row.cell): row for each in once for row in each.rows}
@@ -136,28 +129,22 @@ OTHER = did(on("zero2"))
 NOT_THERE = [replace(OTHER.cell, **change) for change in ({"device": "cpu"}, {"variant": "no"}, {"failure": "no"})]
 
 
-@pytest.mark.parametrize(
-    ("strange", "words"),
-    [
-        (line(OTHER, id="x"), "no result of this version"),
-        (line(OTHER, outcome="wins"), "there is no outcome 'wins'"),
-        (line(OTHER, outcome="raises", signature="<script>"), "raises has no signature '<script>'"),
-        (line(OTHER, outcome="trains", signature="differs"), "trains has no signature 'differs'"),
-        (line(OTHER, stack={"torch": "2.0.0"}), "it was run with torch 2.0.0, and no file of stacks/ has"),
-        (line(OTHER, detail="x" * 30_000), "a text is longer than 20,000 characters"),
-        (line(OTHER, ranks=[{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]), "names a machine as no driver does"),
-        *((line(replace(OTHER, cell=cell)), "is no cell of the matrix on GPUs") for cell in NOT_THERE),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_a_result_that_no_run_writes_is_refused(tmp_path, strange, words):
-    """Breaks when a stranger's line can put a cell, a name or a text into the observations that no run would."""
-    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{strange}\n"), words)
+def with_line(text):
+    """A file of a run with one line more than it wrote."""
+    return {"run": "{}", "cells": f"{line(did(on('ddp')))}\n{text}\n"}
 
 
 @pytest.mark.parametrize(
     ("files", "words"),
     [
+        (with_line(line(OTHER, id="x")), "no result of this version"),
+        (with_line(line(OTHER, outcome="wins")), "there is no outcome 'wins'"),
+        (with_line(line(OTHER, outcome="raises", signature="<script>")), "raises has no signature '<script>'"),
+        (with_line(line(OTHER, outcome="trains", signature="differs")), "trains has no signature 'differs'"),
+        (with_line(line(OTHER, stack={"torch": "2.0.0"})), "with torch 2.0.0, and no file of stacks/ has"),
+        (with_line(line(OTHER, detail="x" * 30_000)), "a text is longer than 20,000 characters"),
+        (with_line(line(OTHER, ranks=[{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}])), "names a machine as no"),
+        *((with_line(line(replace(OTHER, cell=cell))), "is no cell of the matrix on GPUs") for cell in NOT_THERE),
         ({"run": "{}"}, "must hold run.json and cells.jsonl, and nothing else"),
         ({"run": "{}", "cells": "", "../evil.py": "x"}, "nothing else"),
         ({"run": "{}", "cells": ""}, "there is no result in it"),
@@ -166,15 +153,15 @@ def test_a_result_that_no_run_writes_is_refused(tmp_path, strange, words):
         ({"run": '{"machine": {"gpus": ["<script>"]}}', "cells": ""}, "names a machine as no driver does"),
         ({"run": "{}", "cells": "[" * 100_000}, "no result of this version"),
     ],
+    ids=lambda given: given[:20] if isinstance(given, str) else "",
 )
-def test_another_file_is_refused(tmp_path, files, words):
-    """Breaks when any file that isn't what a run on GPUs writes ends in a traceback, or is recorded."""
+def test_what_no_run_writes_is_refused(tmp_path, files, words):
+    """Breaks when a stranger's file can put into the observations what no run would, or ends in a traceback."""
     refuses(packed(tmp_path, **files), words)
 
 
 def test_a_bomb_a_damaged_file_and_one_that_contradicts_itself_are_refused(monkeypatch, tmp_path):
-    """Breaks when a small file takes all memory, a truncated upload ends in a traceback, or the last of two
-    contradicting lines counts without a word."""
+    """Breaks when a small file takes all memory, a cut one ends in a traceback, or the last of two lines counts."""
     cells = f"{line(did(on('ddp')))}\n{line(did(on('ddp'), 'diverges', 'differs'))}\n"
     whole = packed(tmp_path, run="{}", cells=cells)
     refuses(whole, "is there twice")

@@ -1,7 +1,5 @@
 """What runs did is recorded: every error once, and what ended without one where that tells another story."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -169,10 +167,8 @@ def test_a_timeline_becomes_the_recorded_one(folder):
     days = ("2026-03-01", "2026-04-01", "2026-05-01")
     stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
     cell = Cell("zero_double_reduction", "broken", "ddp")
-    did = Timeline(
-        [*stacks, Stack(days[2], {}, days[2], "no wheel")],
-        {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]},
-    )
+    stacks.append(Stack(days[2], {}, days[2], "no wheel"))
+    did = Timeline(stacks, {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]})
     after = recording.with_timeline(before, did)
     store.write(after)
     assert store.everything() == after, "what is written is not what is read"
@@ -184,8 +180,7 @@ def test_a_timeline_becomes_the_recorded_one(folder):
 
 
 def test_what_is_recorded_has_the_names_that_there_are():
-    """Breaks when a stack's pins, a cell's name or a failure's patterns change, and the old name stays; a run on
-    a stack can't be told from one on other releases; or a row has no stack, or an error under another signature."""
+    """Breaks when pins, a cell's name or patterns change and the old name stays, or a row has no stack or error."""
     everything = store.everything()
     assert recording.named(everything) == everything
     names = {*requests.named()} - {packages.TODAY}
@@ -202,16 +197,6 @@ def test_what_is_recorded_has_the_names_that_there_are():
     assert referred == {*store.errors()}
 
 
-def recorded_on(versions):
-    """Failure, signature and cell of every error that is recorded of stacks with these versions."""
-    return {
-        (error.failure, error.signature, cell)
-        for error in store.errors().values()
-        for cell, row in measured.runs(error)
-        if versions.items() <= store.stacks()[row.stack].versions.items()
-    }
-
-
 # Cells in which a package takes part: on a stack that is today's but for this one, the others do what they do today.
 PARTS = {
     "deepspeed": lambda cell: cell.strategy.startswith("zero"),
@@ -223,12 +208,16 @@ PARTS = {
 def test_every_stack_has_its_errors_recorded(name):
     """Breaks when a stack is added to stacks/ and what its cells end with isn't recorded: faultline maintain record.
 
-    Which of them raise, and with which of the failures' errors, is known of today, of stacks that the timeline has, and
-    of those that a failure names.
+    Which of them raise is known of today, of stacks that the timeline has, and of those that a failure names.
     """
     pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
     versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}
-    matches = recorded_on(versions)
+    matches = {
+        (error.failure, error.signature, cell)
+        for error in store.errors().values()
+        for cell, row in measured.runs(error)
+        if versions.items() <= store.stacks()[row.stack].versions.items()
+    }
     differs = [package for package, version in versions.items() if measured.pinned()[package] != version]
     assert len(differs) == 1 or {cell.precision for *_, cell in matches} == {"fp32", "bf16"}
     takes_part = PARTS.get(" ".join(differs), lambda cell: True)
@@ -239,12 +228,11 @@ def test_every_stack_has_its_errors_recorded(name):
         if cell.broken and outcome == "raises" and takes_part(cell)
         if name in (packages.TODAY, *history.pinned(failure, cell))
     }
-    month = next(
-        (n for n, m in enumerate(measured.months()) if m.versions and versions.items() <= m.versions.items()), None
-    )
-    for failure in FAILURES.values() if month is not None else ():
+    of_months = [month.versions for month in measured.months()]
+    months = [number for number, each in enumerate(of_months) if each and versions.items() <= each.items()]
+    for failure in FAILURES.values() if months else ():
         for cell, rows in measured.monthly(failure.name).items():
-            row = rows[month]
+            row = rows[months[0]]
             if row and row.outcome == "raises" and cell.broken and row.signature in failure.errors:
                 raised.add((failure.name, row.signature))
     assert raised <= {(failure, signature) for failure, signature, _ in matches}

@@ -1,7 +1,5 @@
 """A tenth of the proof of `check`: no false alarm at a healthy spec, and every seeded fault caught and named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +27,15 @@ RARE = (  # hardly ever drawn
     Spec(block="experts", dtype="complex"),  # of FSDP2's units, the root has only the complex parameter
 )
 CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
-CASES |= {case.name: case for number, spec in enumerate(RARE) for case in [sampling.case(f"rare-{number}", spec)]}
-SPOILT = Fault("factor", "head", step=2, times=2.0)
+CASES |= {f"rare-{number}": sampling.case(f"rare-{number}", spec) for number, spec in enumerate(RARE)}
+SPOILT, HALVED, FROZEN = Fault("factor", "head", step=2, times=2.0), Fault("loss", times=0.5), Fault("frozen", "head")
 
 
-def of_kind(case):
-    return case.fault.kind if case.fault else case.name[: len("rare-0")]
+DRAWN = sampled(CASES.values(), 9, lambda case: case.fault.kind if case.fault else case.name[:6])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sampled(CASES.values(), 9, of_kind), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", DRAWN, ids=lambda case: case.name)
 def test_what_is_known_by_construction_is_what_check_says(shared_server, references, tmp_path, case):
     """Breaks when a healthy model is called wrong, or a fault is missed or called something else."""
     run = trust.runs({case.name: case}, tmp_path)
@@ -68,14 +65,10 @@ def first(**values):
         (SPOILT, entry("raises", "other"), judging.MISNAMED),
         (SPOILT, entry("invalid", "own-fault"), judging.FAULT_OF_OURS),
         (SPOILT, entry("hangs", "no-progress", detail="still running after 120 s"), judging.FAULT_OF_OURS),
-        (Fault("loss", times=0.5), entry(finding=Finding(Factor("gradients", 0.501))), judging.RIGHT),
-        (Fault("loss", times=0.5), entry(finding=Finding(Factor("weights", 0.5))), judging.MISNAMED),
-        (Fault("frozen", "head"), entry(signature="unmoved", finding=Finding(unmoved=("head.weight",))), judging.RIGHT),
-        (
-            Fault("frozen", "head"),
-            entry(signature="unmoved", finding=Finding(unmoved=("head.bias",))),
-            judging.MISNAMED,
-        ),
+        (HALVED, entry(finding=Finding(Factor("gradients", 0.501))), judging.RIGHT),
+        (HALVED, entry(finding=Finding(Factor("weights", 0.5))), judging.MISNAMED),
+        (FROZEN, entry(signature="unmoved", finding=Finding(unmoved=("head.weight",))), judging.RIGHT),
+        (FROZEN, entry(signature="unmoved", finding=Finding(unmoved=("head.bias",))), judging.MISNAMED),
         (None, entry("trains", ""), judging.RIGHT),
         (None, entry("raises", "other", detail="RuntimeError"), judging.FALSE_ALARM),
         (None, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
@@ -95,10 +88,8 @@ def test_a_refusal_counts_only_in_the_words_of_the_engine_and_names_are_counted(
     assert judging.judged(case, entry("trains", "")) == judging.OTHERWISE
     # A failure that every such model meets has its name in `check`, or a figure shows that it lost it.
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    named, unnamed = (
-        entry("raises", "other", detail=words, checked=Checked(facts=Facts(model="Made", no_gradient=names)))
-        for names in (("spare.weight",), ())
-    )
+    facts = (Facts(model="Made", no_gradient=names) for names in (("spare.weight",), ()))
+    named, unnamed = (entry("raises", "other", detail=words, checked=Checked(facts=each)) for each in facts)
     assert judging.called(case, named) == judging.CALLED and judging.called(case, unnamed) == judging.NOT_CALLED
     assert not judging.called(Case("made", Spec()), named), "it is a false alarm"
     assert not judging.called(case, entry("trains", ""))

@@ -33,9 +33,8 @@ def installed(tmp_path_factory):
 
         def program(name, *words, cwd, stdin=""):
             command = [folder / "bin" / name, *map(str, words)]
-            return subprocess.run(
-                command, cwd=cwd, env=shown, input=stdin, capture_output=True, text=True, timeout=600, check=False
-            )
+            options = {"capture_output": True, "text": True, "timeout": 600, "check": False}
+            return subprocess.run(command, cwd=cwd, env=shown, input=stdin, **options)
 
         return program, folder
 

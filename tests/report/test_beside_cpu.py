@@ -1,10 +1,7 @@
 """A run on GPUs ends beside the CPU: every cell is in one column, and what nobody measured comes first."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
-from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
@@ -18,7 +15,7 @@ from faultline.cells.selection import Selection
 from faultline.maintain import received
 from faultline.matrix import command
 from faultline.observations import measured
-from faultline.report import junit, on_gpus
+from faultline.report import on_gpus
 from faultline.report.on_gpus import Kind, compared, rows
 from faultline.runs import gpus, storage
 from faultline.runs.results import Rounding
@@ -82,10 +79,7 @@ def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
     text = shown(every)
     assert "fp32: the largest error of 1 cell that trained is 2.0e-05 (tolerance 0.001)" in text
     assert "up to 4.2 times the noise (margin 20)." in text and "bf16" not in text
-
-
-def test_a_report_that_is_borne_out_says_that_it_was_one():
-    """Breaks when a rule that only a report gave looks as if it had been measured before this run."""
+    # A rule that only a report gave doesn't look as if it had been measured before this run.
     teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
     text = shown([did(teacher, "raises", "two-devices", detail="Expected all tensors to be on the same device")])
     assert "as reported, not measured: Expected all tensors" in text
@@ -115,8 +109,7 @@ def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp
 
 @pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (4, 1)])
 def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys, monkeypatch, tmp_path, count, share):
-    """Breaks when a machine with one, two or more GPUs ends without its table, the file doesn't say which it was, or
-    one GPU passes for several on which NCCL ran."""
+    """Breaks when a run ends without its table, or one GPU passes for several on which NCCL ran."""
 
     def ran(cells, workers, to, *more, **others):
         writer = storage.Writer(to)
@@ -138,8 +131,7 @@ def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys,
 
 
 def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_path):
-    """Breaks when a machine that merges or shows a run writes a file from which it doesn't know what to leave out, or
-    a run on the CPU asks to be sent, or is compared with itself."""
+    """Breaks when a machine writes a file without knowing what to leave out of it, or a CPU's run is to be sent."""
     run = folder(tmp_path / "elsewhere", did(on("ddp")))
     assert command.report(str(run.path)) == EXIT_AS_EXPECTED
     assert "On GPUs, beside the CPU" in capsys.readouterr().out and not (run.path / "gpu-results.zip").exists()
@@ -150,8 +142,7 @@ def test_only_the_machine_that_ran_on_gpus_writes_a_file_to_send(capsys, tmp_pat
 
 @pytest.mark.slow
 def test_show_and_list_say_what_is_known_of_gpus(capsys):
-    """Breaks when a guess about GPUs, or a run on an older stack, passes for measured on today's, or nobody learns of
-    what was measured."""
+    """Breaks when a guess, or a run on an older stack, passes for measured on today's, or what was measured is lost."""
 
     def printed(name):
         command.show(name)
@@ -171,13 +162,3 @@ def test_show_and_list_say_what_is_known_of_gpus(capsys):
     store.write(Measured(Machine(MODEL, stack=measured.pinned()), rows[:1]))
     text = printed(NAME)
     assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}" in text and "Otherwise than on the CPU" in text
-
-
-def test_junit_says_what_an_expectation_rests_on(tmp_path):
-    """Breaks when a failed test case in CI doesn't say that only the CPU was measured, or one that passes fails."""
-    every = [did(on("zero2"), "diverges", "differs"), did(replace(on("ddp"), device="cpu"))]
-    junit.write(tmp_path / "junit.xml", every)
-    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
-    basis = {case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")} for case in suite}
-    assert [basis[each.cell.name].get("basis") for each in every] == ["cpu", None]

@@ -118,8 +118,7 @@ def tab_to(page, selector):
 
 
 def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
-    """Breaks when the other tests here would pass a page that asks the network, whose script fails, or that doesn't
-    escape the hostile texts."""
+    """Breaks when the others would pass a page that asks the network, whose script fails, or that escapes nothing."""
     file, faults = tmp_path / "bad.html", []
     file.write_text(
         "<!doctype html><meta charset=utf-8><script>gone()</script><script>console.error('x')</script>"
@@ -134,8 +133,7 @@ def test_what_a_page_may_not_do_is_seen(chromium, tmp_path):
 
 
 def test_the_whole_matrix_can_be_filtered(opened, everything):
-    """Breaks when a filter leaves other cells than it says, hides a failure that has some, or a word of a report
-    upstream leads nowhere."""
+    """Breaks when a filter leaves other cells than it says, or what was sent to somebody shows them something else."""
     assert visible(opened) == sorted(entry.cell.id for entry in everything)
     assert not opened.locator("#gpus").is_visible(), "a run on the CPU says nothing about GPUs"
     assert opened.inner_text("#summary").startswith(f"{len(everything):,} cells, ")
@@ -184,10 +182,7 @@ def test_the_whole_matrix_can_be_filtered(opened, everything):
     opened.fill("#text", "MiniCPM raises")
     outcomes = {each.cell.id: each.outcome for each in everything}
     assert {outcomes[name] for name in visible(opened)} == {"raises"}
-
-
-def test_the_filters_are_in_the_address(opened, everything):
-    """Breaks when a page that was sent to somebody shows them something else."""
+    # The filters are in the address.
     opened.fill("#text", "bf16")
     opened.select_option("#strategy", "zero2")
     opened.click(".chip:has-text('raises')")
@@ -332,8 +327,7 @@ def test_hostile_text_is_shown_as_text(chromium, hostile):
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_all_text_can_be_read(chromium, measured, hostile, some, mode):
-    """Breaks when a text of a page has less contrast than WCAG's level AA asks for, or a page is glaring white on a
-    dark desktop."""
+    """Breaks when a text has less contrast than WCAG's level AA asks for, or a page glares white on a dark desktop."""
     for name, file in (measured | hostile).items():
         with watched(chromium, file, color_scheme=mode) as page:
             ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -349,9 +343,8 @@ def test_all_text_can_be_read(chromium, measured, hostile, some, mode):
                 page.hover(".cell.bad")
                 page.hover("#zero_double_reduction .cell:not(.bad)")
                 assert unreadable(page) == [], "under the pointer"
-                page.add_style_tag(
-                    content="h1 { opacity: .3 } ::placeholder { color: light-dark(#999, #444) !important }"
-                )
+                faint = "h1 { opacity: .3 } ::placeholder { color: light-dark(#999, #444) !important }"
+                page.add_style_tag(content=faint)
                 assert len(unreadable(page)) == 2, "what is hard to read isn't seen"
 
 

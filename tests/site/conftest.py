@@ -26,9 +26,7 @@ def page(chromium, site):
     """A page that notes every request beyond the site's own files, and every error of a script."""
     opened = chromium.new_page()
     opened.strayed = []
-    opened.on(
-        "request", lambda request: None if request.url.startswith("file:") else opened.strayed.append(request.url)
-    )
+    opened.on("request", lambda asked: asked.url.startswith("file:") or opened.strayed.append(asked.url))
     opened.on("pageerror", lambda error: opened.strayed.append(str(error)))
     yield opened
     opened.close()

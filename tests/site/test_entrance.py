@@ -1,4 +1,4 @@
-"""The entrance and the comparison in a headless browser: what they show, and what is in their addresses."""
+"""The entrance, its matrix, and the comparison in a headless browser: what they show, and what is in addresses."""
 
 import contextlib
 import functools
@@ -8,8 +8,12 @@ import threading
 
 import pytest
 
+from faultline.base.packages import TODAY
 from faultline.catalogue.loading import failures
-from faultline.site import facts
+from faultline.diagnose.view import NEXT
+from faultline.observations.symptoms import by_symptom, symptom
+from faultline.report.run import SYMBOLS
+from faultline.site import facts, pages
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +33,7 @@ def served(site):
         server.shutdown()
 
 
-def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
+def test_what_is_pasted_leaves_the_failures_that_have_it(page, site):
     page.goto((site / "index.html").as_uri())
     page.fill("#error", "AssertionError: The parameter 657 has already been reduced. Gradient computed twice")
     shown = page.locator(".card:visible")
@@ -47,6 +51,23 @@ def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
     assert page.locator(".card:visible .why code").count() and "`" not in page.inner_text("#cards")
     page.fill("#error", "MiniCPM")
     assert page.locator(".card:visible").count() >= 1, "words of records are searched as well"
+    # A log without an error is answered as well.
+    said, step = page.locator("#count"), "{{'loss': {}, 'grad_norm': {}}}"
+    page.fill("#error", "\n".join([step.format(2.3, "0.0")] * 5))
+    assert "grad_norm is 0 in every step that it logs: 5 steps" in said.inner_text()
+    assert "Not in the catalogue" not in said.inner_text() and shown.count() > 3
+    assert "parameters unmoved" in page.locator(".card:visible .why").first.inner_text()
+    page.fill("#error", "\n".join([step.format(2.3, 1.5), *[step.format(0.0, "nan")] * 4]))
+    assert "grad_norm is nan after 1 step that had a number" in said.inner_text()
+    page.fill("#error", "\n".join(f"[rank{number % 2}]: loss: 2.{number // 2}" for number in range(8)))
+    assert "2 ranks log the same losses" in said.inner_text()
+    page.fill("#error", "Loading\nTraceback (most recent call last):\n  File 'x.py', line 3, in <module>")
+    assert "its last line names the error: paste that too" in said.inner_text()
+    page.fill("#error", "x.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None")
+    assert "It is that failure if" in page.locator(".card:visible .why").inner_text()
+    assert not page.locator("#next").is_visible()
+    page.fill("#error", "Loading the model\nEpoch 1 of 3 begins now and all is fine, says the log\n")
+    assert all(label in page.inner_text("#next") for label in NEXT) and not shown.count()
 
 
 def test_what_is_pasted_is_never_sent(page, site):
@@ -69,9 +90,7 @@ def test_what_is_pasted_is_never_sent(page, site):
 def test_a_release_shows_what_was_measured_on_it(page, site):
     """Breaks when an entry still says what happens today, or what nobody ran on a release counts as absent there."""
     page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2")
-    lines = page.eval_on_selector_all(
-        ".card", "cards => cards.filter(e => !e.hidden).map(e => e.querySelector('.where').innerText)"
-    )
+    lines = page.locator(".card:not([hidden]) .where").all_inner_texts()
     assert lines and all(line.startswith("on deepspeed-0.18.2: ") for line in lines)
     page.select_option("select[name=strategy]", "ddp")
     known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
@@ -93,10 +112,14 @@ def test_a_release_shows_what_was_measured_on_it(page, site):
 
 
 def test_two_stacks_are_compared(page, site):
-    """Breaks when cells that only one of them ran make a difference."""
+    """Breaks when cells that only one of them ran make a difference, or what didn't change isn't folded."""
     page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=deepspeed-0.18.2&two=today")
-    for fold in page.locator("#differences summary").all():
-        fold.click()
+    heads = page.locator("#differences h3").all_inner_texts()
+    assert heads[0].startswith("Only on ") and heads[-1] == "Versions that differ", "what changed doesn't come first"
+    folds = page.locator("#differences details:not([open]) summary")
+    titles = [each.partition(":")[0] for each in folds.all_inner_texts()]
+    assert titles == ["On both, as before", "On neither", "No cell was run on both"]
+    page.evaluate("document.querySelectorAll('#differences details').forEach(each => { each.open = true })")
     text = page.inner_text("#differences")
     assert re.search(r"deepspeed\s+0\.18\.2\s", text)
     stack, title = "deepspeed-0.18.2", failures()["zero2_ga_wrong_gradient"].title
@@ -108,3 +131,66 @@ def test_two_stacks_are_compared(page, site):
     assert title in text.partition(f"Only on {stack}")[2].partition("On both")[0]
     there = [({*each[stack].shown, *each[stack].clear}, {*each["today"].shown}, each[stack].shown) for each in ran]
     assert ("Only on today" in text) == any(cells & today and not before for cells, today, before in there)
+
+
+def left(page):
+    script = "cards => cards.filter(each => each.checkVisibility()).map(each => each.dataset.failure)"
+    return page.eval_on_selector_all(".card", script)
+
+
+def test_the_matrix_shows_every_failure_under_every_family(page, site):
+    """Breaks when a cell of it says otherwise than the grid of the failure's page, or a silent one isn't marked."""
+    page.goto((site / "index.html").as_uri())
+    script = """cards => cards.map(card => [card.dataset.failure,
+        [...card.querySelectorAll("td")].map(cell => [cell.dataset.family, cell.className, cell.innerText.trim()])])"""
+    rows = dict(page.eval_on_selector_all(".card", script))
+    assert rows.keys() == failures().keys()
+    for name, cells in rows.items():
+        grid = facts.grid(failures()[name], TODAY)
+        for family, kind, text in cells:
+            columns = [i for i, each in enumerate(grid.strategies) if each.partition("-")[0] == family]
+            did = {str(line.cells[i].outcome) for line in grid.lines for i in columns if line.cells[i]}
+            marked = {outcome for outcome, symbol in SYMBOLS.items() if symbol in text}
+            assert marked <= did and ("diverges" in marked) == (kind == "diverges"), f"{name} under {family}"
+            assert marked or did <= {"raises", "impossible"}, f"{name} under {family}"  # another error stops it
+    assert any(kind == "diverges" for cells in rows.values() for _, kind, _ in cells)
+    seen = page.eval_on_selector_all(".card .sees", "all => all.map(each => each.innerText.split(';')[0])")
+    order = [*dict.fromkeys(seen)]
+    assert len(order) == len({*seen}) and order[-1] == pages.NOWHERE, "what is seen is not in groups"
+    assert not page.locator(".card .helps:visible").count(), "a glance has no lines of details"
+
+
+def test_outcome_and_symptom_leave_what_ends_so(page, site):
+    """Breaks when a filter leaves a failure that never ends so in the cells that the other filters leave."""
+    page.goto((site / "index.html").as_uri())
+    for words, by in by_symptom().items():
+        page.select_option("select[name=symptom]", words)
+        page.select_option("select[name=release]", TODAY)
+        ends = {each.name: facts.on_stacks(each)[TODAY].ends for each in failures().values()}
+        wanted = {name for name, cells in ends.items() if any(did and symptom(c, did) == words for c, did in cells)}
+        assert {*left(page)} == wanted <= by.keys(), words
+    assert page.locator(".card:visible .helps").count() == len(left(page)), "what was asked for has no details"
+    page.select_option("select[name=symptom]", "")
+    page.select_option("select[name=outcome]", "hangs")
+    assert left(page) == ["rank0_only_save"]
+    assert "49 more were run there and don't show so" in page.inner_text("#count")
+    page.select_option("select[name=strategy]", "ddp")
+    assert not left(page), "it hangs elsewhere"
+    page.goto(page.url)
+    assert not left(page) and page.input_value("select[name=outcome]") == "hangs", "the filter isn't in the address"
+
+
+@pytest.mark.parametrize(("width", "most"), [(390, 2.5), (1440, 1.5)])
+def test_what_helps_follows_what_one_sees(page, site, width, most):
+    """Breaks when patterns and releases stand above the first remedy again, or a shadow lies over a last column."""
+    page.set_viewport_size({"width": width, "height": 900})
+    far = {}
+    for name in failures():
+        page.goto((site / "failures" / f"{name}.html").as_uri())
+        titles = page.eval_on_selector_all("article h2", "all => all.map(each => each.firstChild.textContent)")
+        assert titles[:2] == ["What you see", "What helps, and what doesn\u2019t"], name
+        far[name] = page.eval_on_selector_all("article h2", "all => all[1].getBoundingClientRect().top / innerHeight")
+    assert not {name: screens for name, screens in far.items() if screens > most}
+    assert not page.locator(".strip:visible").count(), "boxes of releases are unfolded"
+    sizes = page.eval_on_selector(".scroll", "each => getComputedStyle(each).backgroundSize").split(", ")
+    assert all(float(size.partition("px")[0]) <= 4 for size in sizes[2:]), "a letter can't be read below it"

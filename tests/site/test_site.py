@@ -12,21 +12,18 @@ from faultline.base.paths import ROOT
 from faultline.catalogue import REMEDIES
 from faultline.catalogue.loading import failures
 from faultline.maintain import reports
-from faultline.report.page import template
+from faultline.releases import is_safe_view
+from faultline.releases.is_safe_view import Answer
+from faultline.report import page as report_page
+from faultline.runs.storage import RunInfo
 from faultline.site import answers, build, docs, facts, pages
+from tests.support.changes import compared
+from tests.support.entries import broken, result
 from tests.support.night import sampled
 from tests.support.reading import torn
 
 WIDTHS = (390, 768, 1440)
-PAGES = (
-    "index",
-    "failures/index",
-    "failures/zero_double_reduction",
-    "failures/grpo_lora_no_grad",
-    "stacks/index",
-    "stacks/today",
-    "docs/diagnose",
-)
+PAGES = "index failures/index failures/zero_double_reduction failures/grpo_lora_no_grad stacks/index".split()
 SERIOUS = ("serious", "critical")
 
 
@@ -57,9 +54,8 @@ def test_all_links_within_the_site_hold(site):
             if re.match(r"https?:|mailto:|data:|javascript:", address):
                 continue
             there = file.parent / unquote(target.partition("?")[0]) if target else file
-            if not there.exists() or (
-                fragment and there.suffix == ".html" and f'id="{unquote(fragment)}"' not in there.read_text("utf-8")
-            ):
+            named = f'id="{unquote(fragment)}"' if fragment and there.suffix == ".html" else ""
+            if not there.exists() or (named and named not in there.read_text("utf-8")):
                 broken.append(f"{file.relative_to(site)}: {address}")
     assert not broken, "links lead nowhere"
 
@@ -114,7 +110,7 @@ def test_axe_has_nothing_serious_to_say(page, site, scheme, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
     serious = []
-    for name in PAGES:
+    for name in (*PAGES, "stacks/today", "docs/diagnose"):
         page.goto((site / f"{name}.html").as_uri())
         violations = [each for each in Axe().run(page).response["violations"] if each["impact"] in SERIOUS]
         serious += [f"{name}: {each['id']}: {each['nodes'][0]['html'][:120]}" for each in violations]
@@ -158,10 +154,7 @@ def test_the_keyboard_reaches_everything(page, site, width):
         named = page.evaluate("[...document.querySelectorAll('[data-stop]')].map(each => each.outerHTML.slice(0, 120))")
         assert not [named[number] for number, seen, _ in stops if not seen], f"{name}: nobody sees the focus on these"
         assert not [named[number] for number, _, there in stops if not there], f"{name}: these have it off the screen"
-
-
-@pytest.mark.slow
-def test_menus_and_filters_are_operable_by_keyboard(page, site):
+    # Menus and filters are operable by it.
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto((site / "index.html").as_uri())
     drawer = page.locator(".sidebar-drawer")
@@ -192,10 +185,9 @@ def test_what_the_browser_gets_is_as_it_can_read_it():
     assert build.breakable('<p a="x_y">a_b <code>c.d/e_f 1.2</code></p>') == broken
     whole = "<pre>a_b <code>c_d</code></pre><script>let a_b = '<p>c_d'</script>"
     assert build.breakable(whole) == whole
-
-
-def test_claims_are_escaped_every_strategy_is_code_and_a_month_has_its_name():
-    """Breaks when the list of months has gaps where a month's releases are also a stack by name."""
+    coloured = '<td><span class="trains">\u2713</span><span class="raises">\u2717</span></td><p>\u2713 trains</p>'
+    assert build.breakable("<td>\u2713\u2717</td><p>\u2713 trains</p>") == coloured
+    # Claims are escaped, every strategy is code, and a month has its name where its releases are also a stack by name.
     months = {each.month for each in facts.stacks().values() if each.kind == "month"}
     assert facts.stacks()["trl-0.15.2"].title == "2025-03-01 (trl-0.15.2)"
     assert months == {each.title[:10] for each in facts.stacks().values() if each.kind == "month"}
@@ -208,15 +200,17 @@ def test_claims_are_escaped_every_strategy_is_code_and_a_month_has_its_name():
     ("name", "claimed"),
     [
         ("zero_double_reduction", "it comes back in another form at ZeRO-3"),
-        ("grpo_lora_no_grad", "shows it beforehand: check the trainable parameters before training"),
+        ("grpo_lora_no_grad", "shows it beforehand"),
     ],
 )
 def test_what_is_no_remedy_stands_apart_from_what_is_recommended(name, claimed):
     """Breaks when a page says "verified" beside a way to fail, as if that were a remedy."""
-    made = template(build.TEMPLATES / "failure.md.j2").render(page=pages.failure(failures()[name]))
+    made = report_page.template(build.TEMPLATES / "failure.md.j2").render(page=pages.failure(failures()[name]))
     recommended, _, also = made.partition("## What helps")[2].partition("### Also claimed")
     assert claimed in also and claimed not in recommended
     assert recommended.count("<tr><td") == sum(each.kind in REMEDIES for each in failures()[name].claims.values())
+    (sentence,) = pages.others(failures()["zero2_ga_wrong_gradient"])
+    assert "ddp-static-graph" in sentence and "(ddp_static_graph_no_sync.md)" in sentence, "another failure is unnamed"
 
 
 def test_a_committed_page_links_to_the_site_and_says_what_only_a_clone_has():
@@ -232,6 +226,27 @@ def test_a_committed_page_links_to_the_site_and_says_what_only_a_clone_has():
     assert docs.noted(plain) == plain
 
 
-def test_another_failure_in_a_matrix_is_named_beside_it():
-    (sentence,) = pages.others(failures()["zero2_ga_wrong_gradient"])
-    assert "ddp-static-graph" in sentence and "(ddp_static_graph_no_sync.md)" in sentence
+LOOK = """class_ => {
+  const shown = document.createElement('p')
+  shown.className = class_
+  document.body.append(shown)
+  const of = element => getComputedStyle(element)
+  const font = of(document.body).fontFamily.replaceAll('"', '').split(', ').slice(0, 5).join()
+  return [of(document.body).backgroundColor, of(document.body).color, font, class_ && of(shown).color]
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_has_the_sites_colours_and_font(page, site, tmp_path, scheme):
+    """Breaks when somebody who comes from the site takes a run's page for that of another program."""
+    report_page.write(tmp_path / "run.html", [broken(), result(strategy="zero2")], RunInfo(finished=True))
+    answer = Answer("trl==1.2.0", "what is installed", (), compared(["trains"], ["raises:torn:Torn apart"]))
+    (tmp_path / "verdict.html").write_text(is_safe_view.page(answer), encoding="utf-8")
+    page.emulate_media(color_scheme=scheme)
+    page.goto((site / "failures" / "zero_double_reduction.html").as_uri())
+    wanted = {name: page.evaluate(LOOK, name) for name in ("verified", "refuted", "conditional", "")}
+    page.goto((tmp_path / "run.html").as_uri())
+    assert {name: page.evaluate(LOOK, name) for name in wanted} == wanted
+    page.goto((tmp_path / "verdict.html").as_uri())
+    assert page.evaluate(LOOK, "") == wanted[""]

@@ -1,0 +1,147 @@
+"""What maintain counts and times: scores, replays, soaks, benches, and the runs that `clean-results` leaves."""
+
+import signal
+
+import pytest
+
+from faultline.base.paths import REPROS
+from faultline.catalogue.loading import failures, load_module
+from faultline.cells import selection
+from faultline.cells.cell import Cell, reference
+from faultline.cells.selection import Selection
+from faultline.maintain import bench, machine, scaling, score, soak
+from faultline.maintain.score import LabelledLog
+from faultline.ranks.job import Job
+from faultline.runs import durations
+from faultline.runs.results import RankResult
+from tests.support.entries import entry
+
+ONE, OTHER = "zero3_dummy_loss", "rank0_only_save"
+
+
+@pytest.mark.parametrize(
+    ("answer", "mechanism", "stated", "worth"),
+    [
+        (ONE, False, ONE, "right"),
+        (ONE, True, f"{ONE} (mechanism)", "right"),
+        (ONE, False, f"{ONE} (mechanism)", "less"),
+        (ONE, True, ONE, "more"),
+        (ONE, False, f"{OTHER} or {ONE}", "one of"),
+        (ONE, True, f"{OTHER} or {ONE}", "one of"),
+        (ONE, False, OTHER, "wrong"),
+        (ONE, False, f"{OTHER} or grpo_lora_no_grad", "wrong"),
+        (score.UNKNOWN, False, ONE, "wrong"),
+        (score.UNKNOWN, False, f"{OTHER} or {ONE}", "listed"),
+        (score.UNSETTLED, False, ONE, ""),
+        (ONE, False, score.UNKNOWN, ""),
+    ],
+)
+def test_the_worth_of_an_answer(answer, mechanism, stated, worth):
+    assert score.worth(LabelledLog("g", "n", answer, b"", mechanism=mechanism), stated) == worth
+
+
+def test_the_rounds_are_counted_by_their_first_answers():
+    """Breaks when a log of a round is counted by what is answered today, or not at all."""
+    tries = score.first_tries()
+    rounds = {labelled.group for labelled, _ in tries}
+    assert rounds == {f"round {number}" for number in range(1, len(rounds) + 1)} and len(tries) > 150
+    *by_round, every = score.score(tries)
+    assert every.with_answer + every.without + every.unsettled == len(tries)
+    wrong = {scored.group: scored.worths["wrong"] for scored in by_round if scored.worths["wrong"]}
+    assert wrong == {"round 4": 2, "round 5": 1, "round 6": 2}
+    # A round in which nothing was named isn't one without a mistake, and a list for an error of no failure counts.
+    several = f"{OTHER} or {ONE}"
+    answers = [(LabelledLog("g", "n", label, b""), several) for label in (ONE, score.UNKNOWN)]
+    shares = score.score(answers)[0].shares
+    assert shares == {"precision of names": None, "with lists": 1.0, "lists for others wrong": 0.5, "recall": 1.0}
+    assert "| - | 1.000 | 0.500 | 1.000 |" in score.table(answers)
+
+
+REPLAYED = selection.select(failures(), Selection(("grpo_lora_no_grad", "zero3_dummy_loss")))
+
+
+def test_one_slot_takes_the_time_of_all_that_it_does():
+    """Breaks when a replay forgets a cell, a reference or the set-up, or counts one twice."""
+    replayed = scaling.replay(REPLAYED, 1, 1)
+    named = {reference(cell) for cell in REPLAYED}
+    cells, references = sum(durations.likely(REPLAYED)), 2 * sum(durations.likely(named))
+    assert replayed.seconds == pytest.approx(scaling.MADE + scaling.FIRST + cells + references)
+    assert replayed.efficiency == pytest.approx((cells + references) / replayed.seconds)
+
+
+@pytest.mark.parametrize("slots", [1, 7, 20])
+@pytest.mark.parametrize("stacks", [1, 3])
+def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slots, stacks):
+    """Breaks when slots run cells of a stack that they don't have, a cell runs in none, or a figure isn't the same."""
+    replayed, alone = scaling.replay(REPLAYED, stacks, slots), scaling.replay(REPLAYED, stacks, 1)
+    assert replayed == scaling.replay(REPLAYED, stacks, slots)
+    assert 0 < replayed.efficiency < 1 and replayed.seconds <= alone.seconds
+    assert replayed.seconds * slots >= stacks * sum(durations.likely(REPLAYED)) + scaling.MADE + scaling.FIRST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stacks", "slots"), [(2, 20), pytest.param(10, 100, marks=pytest.mark.nightly)])
+def test_many_slots_are_busy_nine_tenths_of_the_time(stacks, slots):
+    """Breaks when the schedule of a cluster leaves slots idle, or makes an environment for a few cells."""
+    every = selection.select(failures(), Selection())
+    assert scaling.replay(every, stacks, slots).efficiency >= 0.9
+
+
+RAN, ALSO = (Cell("grpo_lora_no_grad", "broken", strategy) for strategy in ("ddp", "zero2"))
+HERE = {RAN: entry(RAN), ALSO: entry(ALSO, "raises", "empty-gradient")}
+
+
+def judged(*seen, drawn=(RAN, ALSO), left=()):
+    """The names of what is wrong, each with the cells."""
+    return {name: [*wrong] for name, wrong in vars(soak.judged(drawn, seen, HERE, left)).items() if wrong}
+
+
+def test_each_thing_that_is_wrong_is_seen():
+    """Breaks when a soak's table has a zero, or a number, whatever happens."""
+    one, other = entry(RAN), HERE[ALSO]
+    assert not judged(other, one)
+    assert not judged(one, entry(ALSO, "raises", "sharded-again")), "either of two ranks may be the first"
+    assert judged(one) == {"lost": [ALSO.id]}
+    assert judged(one, one, other) == {"doubled": [RAN.id]}
+    assert judged(one, other, left=["port 9"]) == {"left": ["port 9"]}
+    strange = entry(RAN, "diverges", "differs", "unexpected failure")
+    assert judged(strange, other) == {"different": [f"{RAN.id}: diverges differs"]}
+    killed = (RankResult(0, exit=-signal.SIGKILL),)
+    blamed = entry(RAN, "crashes", "SIGKILL", "unexpected failure", ranks=killed, detail="killed")
+    assert judged(blamed, other) == {"blamed": [f"{RAN.id}: killed"]}
+    lost = entry(RAN, "invalid", "lost", "invalid", detail="lost 3 times")
+    assert judged(lost, other) == {"blamed": [f"{RAN.id}: lost 3 times"]}
+
+
+@pytest.mark.slow
+def test_the_cells_that_are_timed_save_nothing_and_can_run_in_ranks_that_have_run_them(shared_server, references):
+    """Breaks when a cell asks for a folder, which torchrun doesn't give, or is run again under another strategy."""
+    for strategy in bench.STRATEGIES:
+        cells = bench.healthy(strategy)
+        assert len(cells) == bench.REPEATS == len({*cells})
+        for cell in cells:
+            assert not hasattr(load_module(REPROS / cell.failure), "save")
+            assert not failures()[cell.failure].variant(cell.variant).trainer
+        cell = Cell("fsdp_reference_model", "helper", strategy)
+        reference = references.file(shared_server, cell)
+        assert not reference.problem
+        jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
+        once, again = ([end.report for end in shared_server.run(job).ranks] for job in jobs)
+        assert [report.error for report in again] == [None, None]
+        for key in ("digests", "evidence"):
+            assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key
+
+
+def test_the_newest_runs_stay_with_the_latest_and_what_is_no_run(tmp_path, monkeypatch, capsys):
+    """Breaks when the run that every other command reads is removed, or files that somebody exported."""
+    monkeypatch.setattr(machine, "RESULTS", tmp_path)
+    for day, kind in enumerate(("", "check-", "", "stack-"), 1):
+        name = f"{kind}2026-01-0{day}T10-00-00"
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "latest").symlink_to("2026-01-01T10-00-00")
+    assert machine.clean_results(20) == 0 and capsys.readouterr().out.startswith("0 runs")
+    assert machine.clean_results(2) == 0 and capsys.readouterr().out.startswith("1 run removed from ")
+    left = {"2026-01-01T10-00-00", "2026-01-03T10-00-00", "stack-2026-01-04T10-00-00", "latest", "exports"}
+    assert {entry.name for entry in tmp_path.iterdir()} == left
