@@ -179,8 +179,7 @@ def runs(cell, variant, asked):
 @given(ASKED)
 @settings(max_examples=10)
 def test_law_what_runs_is_what_is_said_of_it(asked):
-    """Breaks when a combination is missing from every run, and nobody would see it; a run is longer than it is told to
-    be; or somebody who names a value gets a part of it."""
+    """Breaks when a combination is in no run, a run is longer than is said, or a named value gives a part of it."""
     try:
         cells = select(FAILURES, asked)
     except UsageError as error:
@@ -213,10 +212,7 @@ def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
         (Selection(strategy=("deepspeed*",)), "zero3"),
         (Selection(checkpointing=("reentrent",)), "reentrant"),
         (Selection(precision=("bf61",)), "bf16"),
-        (Selection(precision=("bfloat16",)), "bf16"),
-        (Selection(precision=("float32",)), "fp32"),
         (Selection(device="gpu"), "cuda"),
-        (Selection(device="cudaa"), "cuda"),
         pytest.param(
             *(Selection(cells=("zero3_dummy_loss/broken/single/off/fp32/w2/cpu",)), "broken/single/off/fp32/w1/cpu"),
             marks=pytest.mark.slow,  # it looks for the nearest of twenty thousand ids

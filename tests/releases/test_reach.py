@@ -172,8 +172,7 @@ FUNCTION = (lambda: 1).__code__
     ],
 )
 def test_code_without_a_name_is_that_of_the_function_around_it(code, name, expected):
-    """Breaks when a lambda or a comprehension that ran is taken for nothing of the release, or a module that is only
-    imported for one of which a function runs, as it has a class."""
+    """Breaks when a lambda that ran is nothing of the release, or a module that is only imported seems to run."""
     assert executed.named(code.replace(co_qualname=name)) == expected
 
 
@@ -236,8 +235,7 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     ],
 )
 def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apart, alike):
-    """Breaks when a package whose functions aren't Python's counts as not executed, an import as executed, or a cell
-    as another one that runs under another strategy."""
+    """Breaks when code that isn't Python's counts as not executed, an import as executed, or strategies as one."""
     zero = Cell("zero3_dummy_loss", "broken", "zero3")
     asked = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "broken", "fsdp2")]
     asked += [zero, replace(zero, precision="bf16")]
@@ -326,8 +324,7 @@ def test_one_cell_of_each_failure_stands_for_all():
 
 
 def test_few_cells_cover_what_very_many_have():
-    """Breaks when --affected takes half an hour for a function that all cells execute, or no cell has a variant, mode,
-    strategy, precision or world size that many have."""
+    """Breaks when --affected takes half an hour for one function, or a value of an axis that many have is left out."""
     every = select(failures(), Selection.parse(failure="zero*,ddp*"))
     few = scope.covering(every)
     assert len(few) < len(every) / 2

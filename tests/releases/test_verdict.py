@@ -52,8 +52,7 @@ def tokens(markdown):
 @example("`")
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
-    """Breaks when an error message can mention people, load pictures, write HTML into a pull request, or add headings,
-    lists or tables, in which it could claim anything."""
+    """Breaks when an error message can mention people, load pictures, or write HTML, headings, lists or tables."""
     unusable = answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])
     shape, other = [tokens(is_safe_view.markdown(result)) for result in (hostile(text), unusable)]
     for token in (*shape, *other):
