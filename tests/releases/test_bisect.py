@@ -204,14 +204,9 @@ def test_another_bisect_over_the_same_releases_measures_nothing(world, bisected)
 
 def test_of_several_packages_the_ones_that_matter_are_named(world, bisected):
     """Breaks when the bisected package is blamed for what another one does that was released beside it."""
-    world.others = lambda release: (
-        {"transformers": "5.1.0", "numpy": "2.1", "huggingface-hub": "1.1", "anyio": "4.1"}
-        if int(release.split(".")[1]) >= 30
-        else {"transformers": "5.0.0", "numpy": "2.0", "huggingface-hub": "1.0", "anyio": "4.0"}
-    )
-    world.does = lambda versions, time: (
-        TRAINS if (versions["transformers"], versions["numpy"]) == ("5.1.0", "2.1") else FAILS
-    )
+    names = ("transformers", "numpy", "huggingface-hub", "anyio")
+    world.others = lambda release: dict.fromkeys(names, "5.1.0" if int(release.split(".")[1]) >= 30 else "5.0.0")
+    world.does = lambda versions, time: TRAINS if versions["transformers"] == versions["numpy"] == "5.1.0" else FAILS
     code, out, answer = bisected("--fixed")
     assert code == 0 and answer["blame"] is None and "transformers 5.0.0 -> 5.1.0" in out and "--blame" in out
     code, out, answer = bisected("--fixed", "--resume", "--blame")

@@ -160,11 +160,8 @@ FUNCTION = (lambda: 1).__code__
     ("code", "name", "expected"),
     [
         (CLASS, "A", BODY),
-        (CLASS, "A.B", BODY),
         (CLASS, "f.<locals>.A.B", "f"),
         (FUNCTION, "f", "f"),
-        (FUNCTION, "f.<locals>.g", "f.<locals>.g"),
-        (FUNCTION, "f.<locals>.<lambda>", "f"),
         (FUNCTION, "A.f.<locals>.<listcomp>.<lambda>", "A.f"),
         (FUNCTION, "<module>", BODY),
         (FUNCTION, "<lambda>", BODY),
@@ -200,7 +197,6 @@ def test_the_first_cells_execute_all_that_changed(executes):
     """Breaks when what only few cells execute is reached late, and with it what a release breaks there."""
     covers = Reach(frozenset(UNITS), executes, {cell: len(names) for cell, names in executes.items()})
     ordered = covers.ordered(CELLS)
-    assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
     first = [executes.get(cell, frozenset()) for cell in ordered[: len(UNITS)]]
     assert frozenset().union(*first) == frozenset().union(*executes.values())
 
@@ -329,16 +325,12 @@ def test_few_cells_cover_what_very_many_have():
     few = scope.covering(every)
     assert len(few) < len(every) / 2
 
-    def have(cells, *axes):
-        return {tuple(getattr(cell, axis) for axis in axes) for cell in cells}
+    def have(cells, axes):
+        return {tuple(getattr(cell, axis) for axis in axes.split()) for cell in cells}
 
-    for axes in (
-        ("failure", "variant", "checkpointing", "life"),
-        ("strategy", "checkpointing"),
-        ("strategy", "precision"),
-        ("strategy", "world_size"),
-    ):
-        assert have(few, *axes) == have(every, *axes)
+    strategy = [f"strategy {axis}" for axis in ("checkpointing", "precision", "world_size")]
+    for axes in ("failure variant checkpointing life", *strategy):
+        assert have(few, axes) == have(every, axes), axes
     engines = [{(cell.failure, cell.strategy.partition("-")[0]) for cell in cells} for cells in (few, every)]
     assert engines[0] == engines[1]
     covers = Reach(ONE, {}, dict.fromkeys(every, 1))

@@ -102,9 +102,7 @@ def test_a_comment_fits_however_much_changed():
     text = is_safe_view.markdown(result)
     assert len(text) <= 65536
     assert "more, which report.html has" in text and text.count("```") % 2 == 0
-    assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), (
-        "the JSON lacks what the comment cut"
-    )
+    assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), "the JSON is cut as well"
 
 
 def test_places_are_told_in_few_words():

@@ -4,9 +4,7 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,13 +154,10 @@ def test_many_may_write_at_a_time(cached):
     """Breaks when a reader sees half of an entry, or a writer leaves its draft behind."""
     store = Cache("s")
     store.add(ENTRY)
-    writers = [threading.Thread(target=lambda: [store.add(ENTRY) for _ in range(40)]) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        assert len(store.take([CELL])) == 1
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(store.add, ENTRY) for _ in range(160)]
+        while not all(writer.done() for writer in writers):
+            assert len(store.take([CELL])) == 1
     assert len([*cached.rglob("*.*")]) == 0 and len([file for file in cached.rglob("*") if file.is_file()]) == 1
 
 
@@ -210,11 +205,9 @@ def test_a_changed_line_of_a_library_is_seen(tmp_path):
     package = tmp_path / "site-packages" / "trl"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("a = 1\n")
-    words = [sys.executable, "-S", "-c", cache.LOOK]
 
     def look(path):
-        done = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": str(path)}, check=True)
-        return json.loads(done.stdout)
+        return json.loads(python("-S", "-c", cache.LOOK, check=True, PYTHONPATH=str(path)).stdout)
 
     before = look(package.parent)
     (package / "__init__.py").write_text("a = 12\n")

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -175,14 +175,10 @@ def test_the_newest_run_is_the_last_of_its_kind(tmp_path, kind):
     assert latest_run(root).path == run.path.resolve() and len([*storage.runs(root)]) == 3
     assert other.path.name.startswith(f"{kind}-") and other.info() == RunInfo(kind)
     assert run.info() == RunInfo()
-
-
-def test_without_a_run_there_is_no_newest(tmp_path):
-    with pytest.raises(UsageError, match="no run yet"):
-        latest_run(tmp_path)
     (tmp_path / "latest").symlink_to("gone")
-    with pytest.raises(UsageError, match="no run yet"):
-        latest_run(tmp_path)
+    for without in (tmp_path, tmp_path / "new"):
+        with pytest.raises(UsageError, match="no run yet"):
+            latest_run(without)
 
 
 def test_what_is_said_of_a_run_adds_up_and_what_is_no_run_is_refused(tmp_path):
@@ -393,15 +389,15 @@ def test_the_same_command_begins_a_named_run_and_goes_on_with_it(tmp_path):
 
 def test_a_second_process_waits_until_the_first_has_ended(tmp_path, capsys):
     """Breaks when a node that was given up, and still is at work, writes into a file beside the one in its place."""
-    inside = threading.Event()
 
     def enter():
         with storage.alone(tmp_path):
-            inside.set()
+            return True
 
-    waits = threading.Thread(target=enter)
-    with storage.alone(tmp_path):
-        waits.start()
-        assert not inside.wait(0.5)
-    waits.join(20)
-    assert inside.is_set() and "waiting until it ends" in capsys.readouterr().err
+    with ThreadPoolExecutor() as pool:
+        with storage.alone(tmp_path):
+            waits = pool.submit(enter)
+            with pytest.raises(TimeoutError):
+                waits.result(0.5)
+        assert waits.result(20)
+    assert "waiting until it ends" in capsys.readouterr().err

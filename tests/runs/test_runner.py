@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +77,8 @@ def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
     plan = Plan(1, run=lambda server, references, cell: entries.entry(cell))
-    thread = threading.Thread(target=engines.run_all, args=([CELL], plan, written.append))
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(engines.run_all, [CELL], plan, written.append)
     assert [entry.cell for entry in written] == [CELL]
 
 

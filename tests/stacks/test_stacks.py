@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from faultline.runs import runner
 from faultline.stacks import environments, pip, requests
 from faultline.stacks.environments import Uninstallable
 from tests.support import reports
+from tests.support.waiting import wait_until
 
 LOCK = "torch==2.13.0+cpu\ntransformers==4.49.0\ntrl==0.15.2\n"
 
@@ -159,10 +159,8 @@ def makes(folder):
     command = [sys.executable, "-c", MAKER, str(folder), LOCK]
     settings = {"cwd": paths.ROOT, "env": {**os.environ, "PLAYED": str(folder)}, "text": True}
     made = subprocess.Popen(command, stdout=subprocess.PIPE, **settings)
-    while not (folder / "pid").exists():
-        assert made.poll() is None, "it ended before its uv was at work"
-        time.sleep(0.02)
     try:
+        wait_until((folder / "pid").exists, 60)
         yield made
     finally:
         (folder / "go").touch()
