@@ -144,7 +144,6 @@ def test_law_the_verdict_is_strict_both_ways(expected, signatures, results):
         (f"[[rule]]\nnot_measured = true\n{RAISES}", "rule 1: not_measured is for a rule with a device"),
         (f"[[rule]]\nvariant = 'brokn'\n{RAISES}", "rule 1: unknown variant 'brokn'; did you mean broken"),
         (f"[[rule]]\nstrategy = ['ddp', 'zero4*']\n{RAISES}", "rule 1: unknown strategy 'zero4*'; did you mean zero"),
-        (f"[[rule]]\ndevice = 'gpu'\n{RAISES}", "rule 1: unknown device 'gpu'"),
         (f"[[rule]]\nworld_size = 3\n{RAISES}", "rule 1: unknown world_size '3': one of 1, 2, 4"),
         (f"[[rule]]\nsignature = 'no-grad'\n{RAISES}", "rule 1: unknown signature 'no-grad'; did you mean no-grad-fn"),
         (f"[[rule]]\nversions = {{tlr = '>=1'}}\n{RAISES}", "rule 1: unknown package 'tlr'; did you mean trl"),

@@ -208,7 +208,6 @@ def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
         (Selection(strategy=("ddp", "zero33")), "zero3"),
         (Selection(strategy=("deepspeed*",)), "zero3"),
         (Selection(checkpointing=("reentrent",)), "reentrant"),
-        (Selection(precision=("bf61",)), "bf16"),
         (Selection(device="gpu"), "cuda"),
         pytest.param(
             *(Selection(cells=("zero3_dummy_loss/broken/single/off/fp32/w2/cpu",)), "broken/single/off/fp32/w1/cpu"),

@@ -165,9 +165,7 @@ def test_two_addresses_carry_a_cell(tmp_path):
     """Breaks when ranks on two nodes meet only over loopback, do something else there, or don't show where they ran."""
     with contextlib.ExitStack() as stack:
         programs = stack.enter_context(namespaces(tmp_path))
-        first, second = (
-            stack.enter_context(RankServer(program, address=address)) for address, program in programs.items()
-        )
+        first, second = (stack.enter_context(RankServer(python, address=at)) for at, python in programs.items())
         first.peers = [second]
         references = References(first.folder)
         for each in SPREAD:

@@ -387,7 +387,7 @@ def test_the_same_command_begins_a_named_run_and_goes_on_with_it(tmp_path):
             begun(first, **question)
 
 
-def test_a_second_process_waits_until_the_first_has_ended(tmp_path, capsys):
+def test_who_comes_second_waits_until_the_first_has_ended(tmp_path, capsys):
     """Breaks when a node that was given up, and still is at work, writes into a file beside the one in its place."""
 
     def enter():

@@ -21,7 +21,6 @@ FILES = [
     ("demo-1.10-py3-none-any.whl", "2025-03-01T12:00:00Z", "", False),
     ("demo-1.9-py3-none-any.whl", "2025-02-01T12:00:00+02:00", "", False),
     ("demo-1.11rc1-py3-none-any.whl", "2025-03-02T12:00:00Z", "", False),
-    ("demo-1.11.dev0.tar.gz", "2025-03-02T12:00:00Z", "", False),
     ("demo-1.12-py3-none-any.whl", "2025-04-01T12:00:00Z", "", True),
     ("demo-1.13-py3-none-any.whl", "2025-05-01T12:00:00Z", "<3", False),
     (f"demo-1.14-cp27-none-{ELSEWHERE}.whl", "2025-05-02T12:00:00Z", "", False),
