@@ -50,7 +50,6 @@ CELL = Cell("example", "broken", "zero2")
         (DETECTS, OK, CHECK, "refuted"),
         (DETECTS, OK, OK, "untested"),
         (CHANGES, TORN, OK, "verified"),
-        (CHANGES, TORN, CHECK, "verified"),
         (CHANGES, TORN, TORN, "refuted"),
         (CHANGES, OK, OK, "refuted"),
         (PRESENT, TORN, None, "refuted"),
