@@ -37,9 +37,8 @@ WRONG = {"raises", "crashes", "hangs", "diverges", "misplaced"}
 
 @st.composite
 def timelines(draw):
-    stacks = draw(
-        st.lists(st.builds(Stack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS), max_size=5)
-    )
+    stack = st.builds(Stack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS)
+    stacks = draw(st.lists(stack, max_size=5))
     one = st.lists(OUTCOMES, min_size=len(stacks), max_size=len(stacks))
     return Timeline(stacks, {cell: draw(one) for cell in (CELL, OTHER)})
 
@@ -48,7 +47,6 @@ def timelines(draw):
 def test_months_are_their_first_days(first, last):
     """Breaks when a month is left out or comes twice, or a date lies outside of what was asked for."""
     days = list(releases_timeline.months(first, last))
-    assert all(day.day == 1 and first <= day <= last for day in days)
     assert len(set(days)) == len(days)
     between = {(first + datetime.timedelta(n)).replace(day=1) for n in range((last - first).days + 1)}
     assert set(days) == {day for day in between if day >= first}
@@ -131,9 +129,8 @@ def test_one_bad_cell_of_many_is_on_the_page_and_no_text_as_it_is(tmp_path):
 def test_the_terminal_shows_what_does_not_train(outcomes, mark):
     """Breaks when a silent failure looks like an uneventful month."""
     out = io.StringIO()
-    answer = Timeline(
-        [Stack("2025-03-01", {}, "2025-03-01")], dict(zip((CELL, OTHER), ([each] for each in outcomes), strict=True))
-    )
+    one, other = outcomes
+    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [one], OTHER: [other]})
     timeline_view.terminal(Console(file=out, width=100), answer)
     line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
     assert line.split()[-1] == mark

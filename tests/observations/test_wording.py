@@ -78,17 +78,12 @@ UNIFORM = "ValueError: FSDP expects {} parameter dtype but got {}"
         (REDUCED + "Multiple gradient reduction is not supported", REDUCED + "This is not supported", True),
         ("RuntimeError: Output 0 of Split is a view", "RuntimeError: Output 12 of Split is a view", True),
         (UNIFORM.format("uniform original", "{bfloat16}"), UNIFORM.format("a uniform", "{float32}"), True),
-        (
-            "E: SumBackward0 returned an invalid gradient - got [0]",
-            "E: The size of tensor a (0) must match b (8)",
-            False,
-        ),
+        ("E: SumBackward0 returned an invalid gradient - got [0]", "E: a (0) must match b (8)", False),
         ("AssertionError: loss must be a scalar tensor", "RuntimeError: loss must be a scalar tensor", False),
         ("E: cannot import name 'A' from 'x'", "E: attempted relative import beyond top-level", False),
         ("a.B: the same words", "c.D: the same words", False),
     ],
 )
 def test_wordings_of_one_error_are_alike_and_those_of_others_are_not(one, other, same):
-    """Breaks when a reworded message is taken for a changed behaviour, or a new failure hides behind the
-    old one because both are, say, RuntimeErrors."""
+    """Breaks when a reworded message is taken for a changed behaviour, or a new failure hides behind the old one."""
     assert same_error(one, other) == same_error(other, one) == same

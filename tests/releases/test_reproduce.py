@@ -69,7 +69,7 @@ def shown(*both):
 
 
 def test_both_outcomes_are_shown_with_their_errors():
-    """Breaks when one side's error is lost, or text from it reaches the terminal as it is."""
+    """Breaks when a side's error is lost or steers the terminal, or a package that is gone is a traceback."""
     error = RankError("RuntimeError", "m", "Traceback\nRuntimeError: \x1b]0;owned\x07no grad")
     versions = {"trl": "0.15.2", "torch": "2.13.0+cpu"}
     text = shown(
@@ -79,10 +79,6 @@ def test_both_outcomes_are_shown_with_their_errors():
     assert "raises (no-grad-fn)" in text and "trains" in text and "0.15.2" in text and "1.16.0" in text
     assert "RuntimeError: no grad" in text and "\x1b" not in text
     assert "--stack 'trl-0.15.2'" in text
-
-
-def test_a_stack_that_can_not_be_had_is_an_outcome():
-    """Breaks when a package that is gone from the index ends in a traceback."""
     unusable = campaigns.Measured("trl-0.15.2", unusable="no wheel")
     text = shown(unusable, campaigns.Measured("today", "", [entry("trains")]))
     assert "uninstallable" in text and "no wheel" in text

@@ -36,22 +36,16 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
     ("before", "after", "kind", "verdict"),
     [
         ("trains", "raises:other:E: x", Kind.REGRESSED, NOT_SAFE),
-        ("trains", "hangs:no-progress:asleep", Kind.REGRESSED, NOT_SAFE),
-        ("trains", "crashes:SIGSEGV:gone", Kind.REGRESSED, NOT_SAFE),
-        ("trains", "misplaced:reference-model:whole", Kind.REGRESSED, NOT_SAFE),
         ("trains", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
         ("raises:other:E: x", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
-        ("misplaced:reference-model:whole", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
         ("hangs:no-progress:asleep", "misplaced:reference-model:whole", Kind.REGRESSED, NOT_SAFE),
         ("raises:other:E: x", "trains", Kind.FIXED, SAFE),
-        ("diverges:differs:off", "trains", Kind.FIXED, SAFE),
         ("diverges:differs:off", "raises:other:E: x", Kind.OTHER, SAFE),
         ("diverges:differs:off", "diverges:unmoved:off", Kind.OTHER, SAFE),
         ("raises:reduced-twice:E: x", "raises:bucketed-twice:E: x", Kind.OTHER, SAFE),
         ("raises:no-grad-fn:E: x y z", "hangs:no-progress:asleep", Kind.REGRESSED, NOT_SAFE),
         ("raises:no-grad-fn:E: x y z", "crashes:SIGSEGV:gone", Kind.OTHER, SAFE),
         ("hangs:no-progress:asleep", "raises:no-grad-fn:E: x y z", Kind.OTHER, SAFE),
-        (OLD, "raises:other:RuntimeError: something else entirely", Kind.OTHER, SAFE),
         (OLD, "raises:other:AssertionError: mat1 and mat2 must have the same dtype", Kind.OTHER, SAFE),
         (OLD, OLD.replace("reduced-twice", "other").replace("Gradient computed", "It was"), Kind.WORDING, SAFE),
         (OLD.replace("reduced-twice", "other"), OLD.replace("Gradient", "A gradient"), Kind.WORDING, SAFE),
@@ -67,26 +61,19 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
         ("trains", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
         ("diverges:differs:off", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
-        ("hangs:no-progress:asleep", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
         ("impossible::lacks it", "invalid:reference:E: x (in one process)", Kind.POSSIBLE, SAFE),
         ("invalid:reference:E: x (in one process)", "invalid:reference:F: y (in one process)", Kind.OTHER, SAFE),
         ("invalid:reference:E: x (in one process)", "raises:no-grad-fn:E: y", Kind.OTHER, SAFE),
         ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", Kind.REGRESSED, NOT_SAFE),
         ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", Kind.OTHER, SAFE),
         ("invalid:reference:E: x (in one process)", "trains", Kind.FIXED, SAFE),
-        ("invalid:reference:E: x (in one process)", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
         ("raises:no-grad-fn:F: y", "invalid:reference:F: y (in one process)", Kind.LOST, NOT_SAFE),
         ("trains", None, Kind.INFRA, UNKNOWN),
         (None, "trains", Kind.INFRA, UNKNOWN),
         ("trains", "trains", None, SAFE),
         ("trains::1e-6", "trains::2e-6", None, SAFE),
         ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done", None, SAFE),
-        (
-            "raises:other:E: Output 0 of Split at /a/b.py:3",
-            "raises:other:E: Output 9 of Split at /c/d.py:4",
-            None,
-            SAFE,
-        ),
+        ("raises:other:E: 0 of Split at /a/b.py:3", "raises:other:E: 9 of Split at /c/d.py:4", None, SAFE),
         ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7", None, SAFE),
         ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed", None, SAFE),
         ("impossible::needs a GPU", "impossible::needs two", None, SAFE),
@@ -96,8 +83,7 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
     ],
 )
 def test_each_kind_of_change_is_known(before, after, kind, verdict):
-    """Breaks when a change gets another name or another verdict, or when numbers, paths or the first rank make a
-    harmless release look different; a cell beside it trains on both stacks."""
+    """Breaks when a change gets another name or verdict, or numbers, paths or the first rank count as a change."""
     results = compared(["trains", before], ["trains", after])
     assert [(change.kind, change.cell) for change in results.changes] == ([(kind, cells(2)[1])] if kind else [])
     assert results.verdict is verdict
@@ -123,19 +109,12 @@ def test_what_proves_nothing_is_not_safe():
 
 
 # By what a user meets, the best first, whatever the code thinks of it; those of one level are another kind of the same.
-GRAVITY = (
-    ("trains",),
-    ("raises", "crashes", "invalid:evidence+error"),
-    ("invalid:reference",),
-    ("hangs",),
-    ("misplaced",),
-    ("diverges",),
-)
+GRAVITY = ("trains", "raises crashes invalid:evidence+error", "invalid:reference", "hangs", "misplaced", "diverges")
 
 
 def gravity(result):
     """The level of what a cell did; none for what proves nothing or can't be run."""
-    return next((level for level, words in enumerate(GRAVITY) if result.startswith(words)), None)
+    return next((level for level, words in enumerate(GRAVITY) if result.startswith(tuple(words.split()))), None)
 
 
 WORSE = [
@@ -157,8 +136,8 @@ def test_law_nothing_that_got_worse_is_excused(runs, again):
 
 @given(RUNS, st.sampled_from(["raises:other:E: x", "diverges:differs:off", "hangs:no-progress:asleep"]))
 def test_law_every_change_is_in_one_group_and_nothing_outweighs_a_regression(runs, broken):
-    """Breaks when grouping loses a cell, tells one twice, or puts two kinds together; when fixes, or doubts about other
-    cells, hide a cell that trained and doesn't now; or when a stack differs from itself."""
+    """Breaks when a change is lost, told twice or under another kind; when fixes or doubts about other cells hide one
+    that trained and doesn't now; or when a stack differs from itself."""
     before, after = zip(*runs, strict=True)
     results = compared(before, after)
     grouped = [change.cell for group in results.groups for change in group.changes]

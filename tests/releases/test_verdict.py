@@ -52,8 +52,7 @@ def tokens(markdown):
 @example("`")
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
-    """Breaks when an error message can mention people, load pictures, write HTML into a pull request, or add headings,
-    lists or tables, in which it could claim anything."""
+    """Breaks when an error message can mention people, load pictures, or write HTML, headings, lists or tables."""
     unusable = answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])
     shape, other = [tokens(is_safe_view.markdown(result)) for result in (hostile(text), unusable)]
     for token in (*shape, *other):
@@ -103,9 +102,7 @@ def test_a_comment_fits_however_much_changed():
     text = is_safe_view.markdown(result)
     assert len(text) <= 65536
     assert "more, which report.html has" in text and text.count("```") % 2 == 0
-    assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), (
-        "the JSON lacks what the comment cut"
-    )
+    assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), "the JSON is cut as well"
 
 
 def test_places_are_told_in_few_words():

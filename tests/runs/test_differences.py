@@ -55,7 +55,6 @@ BOTH = ("1 / world size", "1 / accumulation steps")
         ([{"gradients": 0.7}] * 2, {}, Factor("gradients", 0.7)),
         ([{"gradients": 0.25}, {}], {}, None),
         ([{"gradients": 0.25}, {"gradients": 0.5}], {}, None),
-        ([{}, {}], {}, None),
     ],
 )
 def test_a_factor_that_all_ranks_have_is_named(factors, evidence, expected):

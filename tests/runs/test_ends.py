@@ -5,6 +5,7 @@ import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,22 +35,16 @@ def test_sigterm_ends_a_command_with_a_line(monkeypatch, asked):
 
 def test_sigterm_waits_its_turn_as_ctrl_c_does():
     before = signal.signal(signal.SIGTERM, errors.terminate)
-    try:
-        seen = []
-        with engines._interrupts_given_to(seen.append):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert [type(each) for each in seen] == [Terminated]
-        assert signal.getsignal(signal.SIGTERM) is errors.terminate
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    seen = []
+    with engines._interrupts_given_to(seen.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.signal(signal.SIGTERM, before) is errors.terminate
+    assert [type(each) for each in seen] == [Terminated]
 
 
 @pytest.mark.parametrize(("number", "remedy"), [(28, "free some room"), (24, "ulimit -n"), (27, "ulimit -f")])
 def test_what_the_machine_lacks_comes_with_what_to_do(monkeypatch, asked, number, remedy):
-    def fall(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(files, "find", fall)
+    monkeypatch.setattr(files, "find", Mock(side_effect=OSError(number, os.strerror(number))))
     code, _, (line,) = asked("audit", ".")
     assert code == 2 and os.strerror(number) in line and remedy in line
 

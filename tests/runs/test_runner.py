@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +40,7 @@ KILLED, FAILED = Ended([RankEnd(exit=-9)]), Ended([reports.end(error=reports.err
 
 @pytest.mark.parametrize(("ends", "problem"), [([KILLED, None], None), ([FAILED], "error"), ([KILLED] * TRIES, DIED)])
 def test_a_reference_is_made_once_for_all_workers(tmp_path, ends, problem):
-    """Breaks when one killed rank makes every later cell of its variant invalid, every cell of a broken scenario pays
-    for its reference anew, or one that can't be made is tried for ever."""
+    """Breaks when one killed rank makes later cells invalid, or a reference is made anew, or tried for ever."""
     server, references = Server(*ends), References(tmp_path)
     reference = references.file(server, CELL)
     assert (reference.problem and reference.problem.kind) == problem and reference.file.exists() == (not problem)
@@ -77,9 +77,8 @@ def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
     plan = Plan(1, run=lambda server, references, cell: entries.entry(cell))
-    thread = threading.Thread(target=engines.run_all, args=([CELL], plan, written.append))
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(engines.run_all, [CELL], plan, written.append)
     assert [entry.cell for entry in written] == [CELL]
 
 
@@ -113,24 +112,16 @@ def served(engine, python="python"):
 
 
 def test_a_warm_pool_keeps_its_rank_servers_and_no_references():
-    """Breaks when an exploration waits for its servers each round, or its references fill the disk; or when servers of
-    a run of another kind are still there in the next."""
+    """Breaks when an exploration waits for its servers each round, has one of another stack, or leaves anything."""
     with LOCAL.warm() as pool:
         (first, references), (second, others) = served(pool), served(pool)
         assert first is second and first.folder.exists()
         assert not references.folder.exists() and not others.folder.exists()
-    assert not first.folder.exists(), "they end with the pool"
-    (first, _), (second, _) = served(LOCAL), served(LOCAL)
-    assert first is not second and not first.folder.exists(), "a pool that isn't warm ends them"
-
-
-def test_a_warm_pool_has_a_new_server_for_a_killed_one_and_for_another_stack():
-    """Breaks when cells run on a server that is gone, or on the stack of the run before."""
-    with LOCAL.warm() as pool:
-        first, _ = served(pool)
         first.kill()
         second, _ = served(pool)
         other, _ = served(pool, "another-python")
         assert len({id(each) for each in (first, second, other)}) == 3
         assert not first.folder.exists() and not second.folder.exists()
-    assert not other.folder.exists()
+    assert not other.folder.exists(), "they end with the pool"
+    (first, _), (second, _) = served(LOCAL), served(LOCAL)
+    assert first is not second and not first.folder.exists(), "a pool that isn't warm ends them"

@@ -51,8 +51,8 @@ def test_the_file_names_no_machine_no_user_and_no_secret(alice, tmp_path):
 
 
 def test_what_was_measured_stays(alice, tmp_path):
-    """Breaks when cleaning changes an outcome, a number, the evidence or the machine, or tells when it was done; or
-    when the file can't say which NCCL ran, or takes one from the machine that shows the run again."""
+    """Breaks when cleaning changes an outcome, a number, the evidence or the machine, tells when it was done, or can't
+    say which NCCL ran where."""
     assert sendable.machine(Machine(("A",)), [did(on("ddp"))]) == Machine(("A",), cuda="13.0", nccl="2.27.7")
     assert sendable.machine(Machine(("A",)), [did(on("ddp"), gpu="")]) == Machine(("A",))
     every = [did(on("zero2"), "diverges", "differs", detail="gradient of a.b differs by 12 %"), did(on("ddp"))]

@@ -97,10 +97,8 @@ def test_what_is_missing_is_counted_and_named(folder, asked, tmp_path):
     """Breaks when only one of several is named, a name moves the cursor, or `bless` would take a part for the whole."""
     ids = [cell.id for cell in CELLS[:8]]
     whole = [*ids, "\x1b[2Jx"]
-    for have, words in (
-        (3, f"6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more"),
-        (8, "x"),
-    ):
+    several = f"6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more"
+    for have, words in ((3, several), (8, "x")):
         runs = [folder(ids, whole, have=ids[:have]), folder(whole[8:], whole, have=[])]
         code, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
         assert code == EXIT_UNEXPECTED

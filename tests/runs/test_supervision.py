@@ -119,9 +119,8 @@ def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends_and_hangs_if_it_li
     ],
 )
 def test_what_came_first_is_the_cause(server, monkeypatch, deed, patience, ended):
-    """Breaks when nobody notices that a rank ends without a word, or while a fork holds its pipe; when an abort after a
-    report hides the error in it; when a clock ends a cell of which all that is known is that a peer is gone; or when a
-    rank that a failure brought down is named for it: it died, has the lower number, or comes last."""
+    """Breaks when a rank's silent end is not noticed; an abort after a report hides its error; a clock ends a cell of
+    which all that is known is that a peer is gone; or a rank that a failure brought down is named for it."""
     monkeypatch.setattr(nodes, "PATIENCE", patience)
     results = run(server, deed)
     assert outcome(results) == ended
@@ -155,16 +154,11 @@ def test_ranks_keep_to_the_processors_of_their_worker(tmp_path):
 
 
 def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
-    """Breaks when a cell in a shell of torchrun's, of accelerate's or of a cluster's job is another one than elsewhere.
-
-    These are variables that torch, accelerate, transformers and deepspeed look at.
-    """
+    """Breaks when a cell in a shell of a launcher's or of a cluster's job is another one than elsewhere."""
     names = """
-        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE GROUP_RANK ROLE_RANK CROSS_RANK MASTER_ADDR MASTER_PORT
-        TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ACCELERATE_USE_DEEPSPEED ACCELERATE_MIXED_PRECISION
-        ACCELERATE_USE_FSDP FSDP_VERSION FSDP_STATE_DICT_TYPE PARALLELISM_CONFIG_TP_SIZE DEEPSPEED_USE_HPU
-        DS_ALLOW_DEPRECATED_FP16 SLURM_PROCID SLURM_JOB_ID PMI_RANK PMI_SIZE OMPI_COMM_WORLD_SIZE MPI_LOCALRANKID
-        MV2_COMM_WORLD_RANK
+        RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE GROUP_RANK ROLE_RANK CROSS_RANK MASTER_ADDR TORCHELASTIC_RUN_ID
+        ACCELERATE_USE_FSDP FSDP_VERSION PARALLELISM_CONFIG_TP_SIZE DEEPSPEED_USE_HPU DS_ALLOW_DEPRECATED_FP16
+        SLURM_PROCID PMI_RANK OMPI_COMM_WORLD_SIZE MPI_LOCALRANKID MV2_COMM_WORLD_RANK
     """.split()
     for name in [*names, "NCCL_DEBUG"]:
         monkeypatch.setenv(name, "1")

@@ -12,6 +12,7 @@ import pytest
 
 from faultline.base.packages import NEWEST, OLDEST, pinned
 from faultline.base.paths import ROOT
+from tests.support.waiting import wait_until
 
 PINS = "# a comment\ntorch==2.13.0\nTest_Lib==1.0  # why\n"
 # Stands in for an interpreter: passes for a usable one, and makes a .venv whose pip writes down what it is asked for.
@@ -68,40 +69,37 @@ def test_the_second_call_installs_nothing(clone):
         touched(clone)
 
 
-def touched(clone):
-    """As a checkout leaves the requirements."""
+def touched(clone, more=""):
+    """As a checkout leaves the requirements, or somebody who changes them."""
+    (clone / "requirements.txt").write_text(PINS + more)
     os.utime(clone / "requirements.txt", (time.time() + 100, time.time() + 100))
 
 
 def test_other_requirements_are_noticed(clone):
     make(clone)
     (clone / ".venv" / "left-over").touch()
-    (clone / "requirements.txt").write_text(PINS + "# one more word\n")
-    touched(clone)
+    touched(clone, "# one more word\n")
     done, asked = make(clone)
     assert len(asked) == 2 and done.stdout.startswith("set-up: making .venv")
     assert not (clone / ".venv" / "left-over").exists()
 
 
-def test_a_failed_set_up_is_done_again(clone):
+def test_a_failed_or_interrupted_set_up_is_done_again(clone, interruptible):
+    """Breaks when half an environment passes for a whole one."""
     (clone / "broken").touch()
     assert make(clone)[0].returncode == 2
     (clone / "broken").unlink()
-    assert len(make(clone)[1]) == 2, "half an environment passes for a whole one"
-
-
-def test_an_interrupted_set_up_is_done_again(clone, interruptible):
+    assert len(make(clone)[1]) == 2
+    touched(clone, "# another\n")
     (clone / "hang").touch()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen(SETUP, cwd=clone, env=OUTSIDE, start_new_session=True, **quiet)
-    deadline = time.monotonic() + 120
-    while not (clone / "hanging").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until((clone / "hanging").exists, 120)
     os.killpg(running.pid, signal.SIGINT)
     assert running.wait() != 0
     (clone / "hang").unlink()
     (clone / "pip.log").unlink()
-    assert len(make(clone)[1]) == 2, "half an environment passes for a whole one"
+    assert len(make(clone)[1]) == 2
 
 
 def test_a_link_in_place_of_the_environment_keeps_its_target(clone, tmp_path_factory):
@@ -134,16 +132,13 @@ def test_a_wrong_interpreter_is_refused_in_one_line(clone, version, usable):
 
 
 def test_the_lock_has_every_pin_with_hashes_but_torch():
-    """Breaks when a pin was raised and the lock wasn't (`make lock`): what is installed then is not what was seen."""
+    """Breaks when a pin was raised and the lock wasn't (`make lock`), or one is not read."""
     lock, pins = ROOT / "requirements.lock", pinned(ROOT / "requirements.txt")
     entries = [each for each in re.split(r"\n(?=\S)", lock.read_text()) if each]
     assert all("--hash=sha256:" in each for each in entries)
     assert not [each for each in entries if re.match(r"torch==|triton|cuda-|nvidia-(?!ml-py)", each)]
     named = {name: version for name, version in pins.items() if name != "torch"}
     assert {name: version for name, version in pinned(lock).items() if name in named} == named
-
-
-def test_the_pins_of_this_repository_are_all_read():
     text = (ROOT / "requirements.txt").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert len(pinned(ROOT / "requirements.txt")) == len(lines)
+    assert len(pins) == len(lines)

@@ -8,7 +8,8 @@ from faultline.cells.expected import Expectation
 from faultline.ranks.report import Report
 from faultline.runs import results, storage
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.results import Deviation, RankError, RankResult, Result, Rounding
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import Deviation, RankError, RankResult
 
 EVIL = (
     "</script><img src=x onerror=alert(1)>\u2028\u2029& [red]markup[/red] [link=file:///x]x[/link] "
@@ -36,20 +37,9 @@ RANK = RankResult(0, losses=(1.5,), steps=3)
 
 def entry(cell, outcome="trains", signature="", verdict="expected", **changes):
     """The result of a cell that nobody ran."""
-    usual = {
-        "stack": {"torch": "2.13.0"},
-        "detail": "",
-        "worst_parameter": "",
-        "relative_error": None,
-        "expected": Expectation(),
-        "seconds": 0.25,
-        "evidence": {},
-        "compared": (),
-        "errors": (),
-        "rounding": Rounding(),
-        "ranks": (RANK,),
-    }
-    return Result(cell=cell, outcome=outcome, signature=signature, verdict=verdict, **(usual | changes))
+    judged = Judgement(outcome, signature)
+    usual = results.result(cell, judged, Ended([]), {"torch": "2.13.0"}, Expectation(), verdict)
+    return replace(usual, **{"seconds": 0.25, "ranks": (RANK,)} | changes)
 
 
 def result(variant="broken", strategy="ddp", outcome="trains", signature="", verdict="expected", **changes):
@@ -67,18 +57,11 @@ def broken(**changes):
 def evil():
     """A result with hostile text wherever a text can be."""
     rank = RankResult(0, -6, RankError(EVIL, EVIL, EVIL), {}, (float("nan"), float("-inf")), 1, 1, (), EVIL, EVIL)
-    return replace(
-        broken(detail=EVIL, worst_parameter=EVIL, evidence={EVIL: {EVIL: EVIL, "nan": float("nan")}}),
-        cell=Cell(EVIL, EVIL, EVIL),
-        stack={EVIL: EVIL},
-        outcome=EVIL,
-        signature=EVIL,
-        verdict=EVIL,
-        expected=Expectation(EVIL, (EVIL,), f"javascript:{EVIL}"),
-        errors=(Deviation(EVIL, "gradients", 1, 0, float("inf")),),
-        relative_error=float("nan"),
-        ranks=(rank,),
-    )
+    texts = dict.fromkeys(("outcome", "signature", "verdict", "detail", "worst_parameter"), EVIL)
+    texts |= {"stack": {EVIL: EVIL}, "evidence": {EVIL: {EVIL: EVIL, "nan": float("nan")}}}
+    numbers = {"errors": (Deviation(EVIL, "gradients", 1, 0, float("inf")),), "relative_error": float("nan")}
+    expected = Expectation(EVIL, (EVIL,), f"javascript:{EVIL}")
+    return replace(broken(), cell=Cell(EVIL, EVIL, EVIL), expected=expected, ranks=(rank,), **texts, **numbers)
 
 
 def played(folder, cells, judged, *others):

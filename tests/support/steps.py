@@ -1,7 +1,7 @@
 """Counts the steps that a backtracking engine takes for a pattern on a text, as Python's does; no clock is asked."""
 
 import math
-import re
+from re import _compiler as compiler
 from re import _constants as c
 from re import _parser as parser
 
@@ -20,10 +20,7 @@ class Counter:
     def __init__(self, pattern, flags, text):
         self.tree = parser.parse(pattern, flags)
         self.text, self.steps = text, 0
-        self.dotall = bool(self.tree.state.flags & re.DOTALL)
-        self.multiline = bool(self.tree.state.flags & re.MULTILINE)
-        self.ignorecase = bool(self.tree.state.flags & re.IGNORECASE)
-        self.groups = {}
+        self.groups, self.known = {}, {}
 
     def search_all(self, anchored=False):
         at = 0
@@ -48,9 +45,11 @@ class Counter:
             yield from self.match(nodes, index + 1, end)
 
     def one(self, op, argument, at):
-        if op in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN):
-            if at < len(self.text) and self.fits(op, argument, self.text[at]):
-                yield at + 1
+        if op in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN, c.AT):
+            key = (op, id(argument))
+            self.known[key] = known = self.known.get(key) or alone(op, argument, self.tree.state)
+            if fits := known.match(self.text, at):
+                yield fits.end()
         elif op is c.BRANCH:
             for branch in argument[1]:
                 yield from self.match(list(branch), 0, at)
@@ -72,9 +71,6 @@ class Counter:
             text = self.groups.get(argument, "")
             if self.text.startswith(text, at):
                 yield at + len(text)
-        elif op is c.AT:
-            if self.stands(argument, at):
-                yield at
         else:
             raise NotImplementedError(op)
 
@@ -88,44 +84,10 @@ class Counter:
         if not lazy and done >= least:
             yield at
 
-    def fits(self, op, argument, letter):
-        if op is c.ANY:
-            return self.dotall or letter != "\n"
-        if op is c.LITERAL:
-            return letter in both(chr(argument)) if self.ignorecase else letter == chr(argument)
-        if op is c.NOT_LITERAL:
-            return letter != chr(argument)
-        negate = argument[0][0] is c.NEGATE
-        letters = both(letter) if self.ignorecase else letter
-        return negate != any(contains(each, one) for each in argument[negate:] for one in letters)
 
-    def stands(self, where, at):
-        before, after = self.text[at - 1 : at], self.text[at : at + 1]
-        if where in (c.AT_BOUNDARY, c.AT_NON_BOUNDARY):
-            word = [bool(re.match(r"\w", each)) for each in (before, after)]
-            return (word[0] != word[1]) == (where is c.AT_BOUNDARY)
-        if where in (c.AT_BEGINNING, c.AT_BEGINNING_STRING):
-            return not at or (where is c.AT_BEGINNING and self.multiline and before == "\n")
-        if where is c.AT_END:
-            return not after or (after == "\n" and (self.multiline or at + 1 == len(self.text)))
-        return not after
-
-
-def both(letter):
-    return letter.lower() + letter.upper()
-
-
-CATEGORY = {c.CATEGORY_DIGIT: r"\d", c.CATEGORY_SPACE: r"\s", c.CATEGORY_WORD: r"\w"}
-CATEGORY |= {c.CATEGORY_NOT_DIGIT: r"\D", c.CATEGORY_NOT_SPACE: r"\S", c.CATEGORY_NOT_WORD: r"\W"}
-
-
-def contains(item, letter):
-    op, argument = item
-    if op is c.LITERAL:
-        return ord(letter) == argument
-    if op is c.RANGE:
-        return argument[0] <= ord(letter) <= argument[1]
-    return bool(re.match(CATEGORY[argument], letter))
+def alone(op, argument, state):
+    """The pattern of one node that stands for a letter or a place."""
+    return compiler.compile(parser.SubPattern(state, [(op, argument)]), state.flags)
 
 
 def example(nodes, optional):
@@ -136,7 +98,7 @@ def example(nodes, optional):
             text += chr(argument)
         elif op is c.IN:
             letters = "a1 \n\tA._-/<\"':=,;#\\\x1b[{(x0Z%│é"
-            text += next((each for each in letters if Counter("", 0, "").fits(op, argument, each)), "")
+            text += next(filter(alone(op, argument, parser.parse("").state).match, letters), "")
         elif op in (c.ANY, c.NOT_LITERAL):
             text += "a" if argument != ord("a") else "b"
         elif op is c.BRANCH:
