@@ -84,7 +84,7 @@ def test_a_message_that_was_wrapped_is_read_as_one():
         *((end, "") for end in ("</code></pre>", " </code> </pre> ", "</a>" * 9)),
         *((end, "") for end in ("System Info- Platform: Linux", "### Reproduction: see above")),
         *((f" ->{tag}", " ->") for tag in (" </p>", "")),
-        *((kept, kept) for kept in ("</b>c", " List[int></p>")),
+        *((remaining, remaining) for remaining in ("</b>c", " List[int></p>")),
     ],
 )
 def test_what_a_page_puts_behind_an_error_is_no_part_of_it(end, left):
