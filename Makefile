@@ -113,7 +113,7 @@ test-fleet: fleet ## the tests of Ray clusters and Slurm, in the environment tha
 	$(FLEET_TESTS)
 
 test-quick: lint ## lint, the tests that take no seconds, and one cell of each broken variant
-	$(RUN) $(TESTS) tests -m 'not slow'
+	$(RUN) $(TESTS) tests --ignore tests/fleet -m 'not slow and not nightly'
 	$(RUN) faultline run --quick --variant '*broken' $(call option,--workers,WORKERS)
 
 test-matrix: setup ## run the matrix, or the part of it that the variables name
