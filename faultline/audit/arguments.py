@@ -38,7 +38,6 @@ ADAPTERS: dict[str, tuple[object, ...]] = {  # settings that name a kind of adap
     "train_type": ("full",),  # of ms-swift 3
     "tuner_type": ("full",),  # of ms-swift 4
 }
-SWITCHED = ("use_peft", "lora_enable", "use_lora")  # of TRL, of LLaVA and its kin
 NOT_PEFT = ("llamapro", "reft")  # which train new blocks, or what layers return
 # Settings that only some of TRL's trainers have.
 TRAINERS_BY_SETTING = {
@@ -93,6 +92,8 @@ def read(document: Document) -> tuple[str, list[Statement]] | None:
     if not isinstance(data, dict):
         return None
     whole = Section(document, data)
+    if {"program", "parameters"} <= data.keys():  # a sweep of Weights & Biases
+        return None
     if "distributed_type" in data or "compute_environment" in data:
         return "accelerate", [*engines.accelerate(whole)]
     if DEEPSPEED & data.keys():
@@ -121,9 +122,10 @@ def stated(section: Section, framework: str = "") -> Iterator[Statement]:
     trainer = [*_trainer(section)] if section.unknown.isdisjoint(TRAINER_KEYS) else []
     left = trainers().intersection(*(statement.values for statement in trainer))
     file = one_line(section.document.name)
-    named = left & _called(re.findall(r"[a-z0-9]+", file.lower()))
-    if trainer and named and named != left:
-        trainer.append(Statement("trainer", named, replace(section.document.place(1), text="by its name")))
+    named = left & _named(re.findall(r"[a-z0-9]+", file.lower()))
+    if trainer and named and named != left and all(each.shared for each in trainer):
+        place = replace(section.document.place(1), text="by its name")
+        trainer.append(Statement("trainer", named, place, shared=True))
         left = named
     yield from trainer
     beta, norm = _number(section.get("beta")), _number(section.get("max_grad_norm"))
@@ -200,9 +202,19 @@ def _precision(section: Section) -> Iterator[Statement]:
         yield from engines.precision(section, "torch_dtype", "bf16")  # ms-swift trains in the weights' precision
 
 
+def _switches_lora(key: str) -> bool:
+    """Whether a setting switches adapters on: TRL's `use_peft`, LLaVA's `lora_enable` and the like."""
+    words = {*key.lower().split("_")}
+    adapters, verbs = {"lora", "qlora", "peft"}, {"use", "enable", "enabled", "tune", "train"}
+    return bool(words & adapters and words & verbs) and words <= adapters | verbs
+
+
 def _adapter(section: Section) -> Iterator[Statement]:
     """Whether there is an adapter, and what it adapts beside the weights of modules."""
-    switch = next((key for key in SWITCHED if key in section.data), "")
+    if any(map(_switches_lora, section.unknown)):
+        return
+    switches = [key for key in section.data if isinstance(key, str) and _switches_lora(key)]
+    switch = next((key for key in switches if truth(section.get(key))), next(iter(switches), ""))
     use = truth(section.get(switch))
     if key := next((key for key in ADAPTERS if key in section.data), ""):
         if section.get(key) not in NOT_PEFT:
@@ -210,7 +222,10 @@ def _adapter(section: Section) -> Iterator[Statement]:
     elif use is not None:
         yield Statement("adapter", YES if use else NO, section.source(switch))
     elif key := next((key for key in LORA if section.get(key)), ""):
-        yield Statement("adapter", YES, section.source(key))
+        full = next(
+            (key for key in section.data if section.get(key) == "full"), ""
+        )  # the mode of somebody's own script
+        yield Statement("adapter", NO if full else YES, section.source(full or key))
     if PARAMETERS in section.data:
         yield Statement("target_parameters", YES if section.get(PARAMETERS) else NO, section.source(PARAMETERS))
     if key := next((key for key in SAVED if key in section.data), ""):
@@ -221,11 +236,11 @@ def _adapter(section: Section) -> Iterator[Statement]:
 def _trainer(section: Section) -> Iterator[Statement]:
     """The trainer that the arguments are for: by its name, else by the settings that only some have."""
     for key in TRAINER_KEYS:
-        text = re.sub(r"[\W_]", "", str(section.get(key) or "")).lower()
-        text = text.removesuffix("trainer") or text  # transformers' own has no other name
+        given = section.get(key)
+        each = [called(str(word or "")) for word in (given if isinstance(given, list) else [given])]
         # LLaMA-Factory has a trainer of its own for the stage "sft".
-        names = _called([text]) if text and (key, text) != ("stage", "sft") else frozenset()
-        if text and (names or key in ("rl", "rlhf_type", "stage")):
+        names = frozenset[str]().union(*each) if all(each) and (key, given) != ("stage", "sft") else frozenset[str]()
+        if names or (given and key in ("rl", "rlhf_type", "stage")):
             other = OTHER if section.data.get(SUBCLASS) else frozenset[str]()  # it may do otherwise than its base
             yield Statement("trainer", (names or OTHER) | other, section.source(key))
             return
@@ -237,7 +252,7 @@ def _trainer(section: Section) -> Iterator[Statement]:
         return
     for key, words in TRAINERS_BY_SETTING.items():
         if key in section.data:
-            yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key), shared=True)
+            yield Statement("trainer", _named(words.replace("_", "").split()), section.source(key), shared=True)
 
 
 def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement:
@@ -259,10 +274,16 @@ def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement
     return replace(statement, values=left, source=statement.source.also(f"with trl{asked.text}"))
 
 
-def _called(words: Iterable[str]) -> frozenset[str]:
-    """The catalogue's trainers of these names; it runs some in several ways, each with a name of its own."""
+def called(name: str) -> frozenset[str]:
+    """The catalogue's trainers of a name, as people write it; it runs some in several ways, each with its own name."""
+    text = re.sub(r"[\W_]", "", name).lower()
+    return _named([text.removesuffix("trainer") or text])  # transformers' own has no other name
+
+
+def _named(words: Iterable[str]) -> frozenset[str]:
     names = {*words}
-    return frozenset(t for t in trainers() - OTHER if t.removesuffix("_on_policy").replace("_", "") in names)
+    results = frozenset(t for t in trainers() - OTHER if t.removesuffix("_on_policy").replace("_", "") in names)
+    return results | (OTHER & names)
 
 
 # What reads a part of the arguments, with the settings that all of its conclusions depend on.
@@ -271,6 +292,6 @@ PARTS = {
     _switches: (),
     _unnamed: ("gradient_checkpointing", "activation_checkpointing", *KWARGS),
     _precision: ("bf16", "fp16"),
-    _adapter: (*SWITCHED, *ADAPTERS),
+    _adapter: (*ADAPTERS,),
     engines.accumulation: (),
 }

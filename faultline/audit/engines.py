@@ -24,6 +24,8 @@ OTHER_TRAINER = "another"
 NOT_CLIPPED = "no gradient_clipping"  # DeepSpeed's config has no norm
 UNNAMED = "unnamed mode"  # the arguments ask for checkpointing, and leave the mode to the libraries
 NORM = "max_grad_norm"  # the norm at which gradients are meant to be clipped, or
+IN_CODE = "set in code"  # the axes that a program sets itself, whatever its arguments say
+SHARDED = "sharded state dict"
 UNKNOWN = "unknown"  # if somebody gives a norm that nobody knows before the training runs
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 STAGES = ("0", "1", "2", "3")
@@ -166,9 +168,7 @@ def fsdp(
         note = "FSDP with offloaded parameters was not measured, only without"
     yield Statement("strategy", names, where, note)
     if form := re.search(r"(SHARDED|FULL)_STATE_DICT", str(get("state_dict_type")).upper()):
-        yield Statement(
-            "sharded state dict", YES if form[1] == "SHARDED" else NO, config.source(keys["state_dict_type"])
-        )
+        yield Statement(SHARDED, YES if form[1] == "SHARDED" else NO, config.source(keys["state_dict_type"]))
     if truth(get("activation_checkpointing")):  # accelerate's wrapper is non-reentrant, always
         yield Statement("checkpointing", frozenset(["non-reentrant"]), config.source(keys["activation_checkpointing"]))
 

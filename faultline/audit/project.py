@@ -1,6 +1,5 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,23 +7,22 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments, defaults, engines, reading, recipes
-from faultline.audit.engines import NO, NORM, NOT_CLIPPED, OTHER_TRAINER, UNNAMED, YES, Statement, family
+from faultline.audit import arguments, asked, defaults, engines, recipes
+from faultline.audit.asked import Notes, Sources
+from faultline.audit.contents import MOST, read
+from faultline.audit.engines import IN_CODE, NO, NORM, NOT_CLIPPED, OTHER_TRAINER, UNNAMED, YES, Statement, family
 from faultline.audit.reading import Content
+from faultline.audit.recipes import Recipe
 from faultline.audit.undecided import label
-from faultline.base.errors import NotRecognised, UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
-from faultline.projects import files, versions
 from faultline.projects.documents import Place
-from faultline.projects.versions import Pin
 from faultline.strategies.naming import asked_for
 
 OTHER_NORM = "own max_grad_norm"
-MOST = 3  # files and places that a line names
 # PreTrainedModel's default, where use_reentrant isn't given: True up to 4.57.6, False from 5.0.0 on.
 NON_REENTRANT = Version("5.0.0")
 # These TRL trainers set use_reentrant=False for an older transformers: not in 0.26.2 yet, in 0.27.1.
@@ -34,7 +32,6 @@ TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
 # DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
 CLIPS = Version("0.19.3")
 Values = dict[str, frozenset[str]]
-Sources = dict[str, tuple[Place, ...]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class Project:
     """What is known of a project: the values left of each axis or need, and each package's range of versions.
 
     What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read, and
-    `ignored` the failures, by name or id, that its files ask to ignore. `shows` keeps what its releases say of
-    a failure and a cell.
+    `ignored` the failures, by name or id, that its files ask to ignore. `noted` has most of the `notes` with their
+    places, and `shows` keeps what its releases say of a failure and a cell.
     """
 
     left: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -52,6 +49,7 @@ class Project:
     notes: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     ignored: frozenset[str] = frozenset()
+    noted: Notes = field(default_factory=Notes, compare=False, repr=False)
     shows: dict[tuple[str, object], tuple[bool | None, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -68,7 +66,7 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
     Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
     there is nothing to read.
     """
-    return _whole(*_read(paths, environment, python))
+    return _whole(*read(paths, environment, python))
 
 
 def read_recipes(
@@ -78,19 +76,32 @@ def read_recipes(
 
     Then the project is what all of them share. Files that are named belong together.
     """
-    contents, notes = _read(paths, environment, python)
+    contents, notes = read(paths, environment, python)
     named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
     folders = any(Path(path).is_dir() for path in paths) if paths else not (environment or python)
     shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
-    each = recipes.recipes(contents) if folders and shared_alone else []
+    each = recipes.recipes(contents, named) if folders and shared_alone else []
     if not each:
         return _whole(contents, notes), {}
-    shared = {name: [replace(part, kind="", statements=()) for part in parts] for name, parts in contents.items()}
-    whole, of_recipes = _whole(shared, notes), {recipe.name: put_together(recipe.contents) for recipe in each}
-    more = Counter(note for project in of_recipes.values() for note in project.notes if note not in whole.notes)
-    counted = [f"{note} (of {count(times, 'recipe')})" for note, times in more.most_common(MOST)]
-    counted += [f"{len(more) - MOST} more notes on recipes"] if len(more) > MOST else []
-    return replace(whole, notes=(*whole.notes, *counted)), of_recipes
+    whole, of_recipes = _whole({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
+    times = Counter(key for project in of_recipes.values() for key in project.noted.places)
+    more = Notes()
+    for key, _ in times.most_common():
+        if key not in whole.noted.places:
+            places = [place for project in of_recipes.values() for place in project.noted.places.get(key, ())]
+            more.add(*key, places)
+    counted = more.texts({key: f"(of {count(times[key], 'recipe')})" for key in more.places})
+    counted += [f"{len(counted) - MOST} more notes on recipes"] if len(counted) > MOST else []
+    shown = [*counted[:MOST], *counted[-1:]] if len(counted) > MOST else counted
+    return replace(whole, notes=(*whole.notes, *shown), read=tuple(contents)), of_recipes
+
+
+def _shared(each: Sequence[Recipe]) -> list[Content]:
+    """The versions that all recipes ask for, and what all of them ask to ignore."""
+    pins = [{id(pin): pin for content in recipe.contents for pin in content.pins} for recipe in each]
+    ignored = [{name for content in recipe.contents for name in content.ignored} for recipe in each]
+    common = [pin for key, pin in pins[0].items() if all(key in others for others in pins)]
+    return [Content(pins=common, ignored=tuple(sorted(set.intersection(*ignored))))]
 
 
 def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
@@ -98,52 +109,22 @@ def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> P
     return replace(project, notes=(*notes, *project.notes), read=tuple(contents))
 
 
-def _read(paths: Sequence[str], environment: bool, python: str) -> tuple[dict[str, list[Content]], list[str]]:
-    """What each file states, by its name, and notes on those that can't be read."""
-    paths = paths or ([] if environment or python else ["."])
-    candidates, unreadable = files.find(paths)
-    contents: dict[str, list[Content]] = {}
-    skipped: list[str] = []
-    notes: list[str] = []
-    for candidate in candidates:
-        try:
-            contents[candidate.name] = reading.read(candidate)
-        except NotRecognised:
-            if candidate.named:
-                raise
-            skipped += [] if files.is_program(candidate.name) else [candidate.name]
-        except UsageError as error:
-            if candidate.named:
-                raise
-            notes.append(f"skipped: {error}")
-    if paths and not contents:
-        closed = [f"{place} can't be read" for place in unreadable]
-        why = f" ({few([*notes, *closed])})" if notes or closed else ""
-        raise UsageError(f"no requirements, lock file or training config in {few(paths)}{why}; name files or a folder")
-    if environment or python:
-        prefix = versions.of_python(python) if python else versions.active()
-        contents[f"what is installed in {prefix}"] = [Content(pins=versions.environment(prefix, "installed"))]
-        if not python and prefix == Path(sys.prefix):
-            notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
-    notes = [*notes[:MOST], *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else [])]
-    notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
-    notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
-    return contents, notes
-
-
 def put_together(contents: Sequence[Content]) -> Project:
     """What files state together.
 
     Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
     """
-    notes: list[str] = []
-    of_versions: list[str] = []
-    packages, places = _versions([pin for content in contents for pin in content.pins], of_versions)
-    by_default = [each for content in contents for each in content.statements if each.default]
-    left, sources = _settings([_of_release(content, packages) for content in contents], notes)
-    notes += of_versions
+    notes, of_versions = Notes(), Notes()
+    packages, places = asked.versions([pin for content in contents for pin in content.pins], of_versions)
+    statements = [each for content in contents for each in content.statements]
+    by_default = [each for each in statements if each.default]
+    in_code = frozenset[str]().union(*(each.values for each in statements if each.axis == IN_CODE))
+    called = any(each.axis == "trainer" and not each.shared for each in statements)
+    left, sources = _settings([_of_release(content, packages, called) for content in contents], notes)
     stated = {*left}
     _by_default(by_default, left, sources, packages)
+    for axis in in_code & left.keys():
+        del left[axis]
     packages = {name: asked for name, asked in packages.items() if name in STACK}
     places = {name: each for name, each in places.items() if name in STACK}
     unnamed = left.pop(UNNAMED, None)
@@ -158,24 +139,23 @@ def put_together(contents: Sequence[Content]) -> Project:
     for need, norm in ((OTHER_NORM, NORM), (NOT_CLIPPED, "")):  # a release would decide what nobody states
         if norm not in stated and left.get(need) == YES | NO:
             del left[need], sources[need]
-    notes += _torch(packages.get("torch", Range()))
+    noted = Notes(notes.places | of_versions.places)
+    texts = dict.fromkeys((*noted.texts(), *_torch(packages.get("torch", Range()))))
     ignored = frozenset(name for content in contents for name in content.ignored)
-    return Project(left, packages, sources, tuple(dict.fromkeys(notes)), ignored=ignored)
+    return Project(left, packages, sources, tuple(texts), ignored=ignored, noted=noted)
 
 
-def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, Sources]:
+def _settings(contents: Iterable[Content], notes: Notes) -> tuple[Values, Sources]:
     """The values that files leave of each axis, and the places that state them."""
     kinds: dict[str, list[Values]] = {}
     sources: Sources = {}
-    noted: dict[str, list[Place]] = {}
     for content in contents:
         if content.kind:
             kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
         for statement in content.statements:
             sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
             if statement.note:
-                noted.setdefault(statement.note, []).append(statement.source)
-    notes += [f"{few(places)}: {note}" for note, places in noted.items()]
+                notes.add("", f": {statement.note}", [statement.source])
     left: Values = {}
     for axis, places in sources.items():
         stated = {kind: each for kind, each in kinds.items() if all(axis in values for values in each)}
@@ -187,10 +167,11 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
                 left[axis] = left[axis].union(*(each for each in commands if each.isdisjoint(left[axis])))
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
-                notes.append(f"{label(axis)}: these contradict each other, so each is taken as possible: {few(places)}")
+                before = f"{label(axis)}: these contradict each other, so each is taken as possible: "
+                notes.add(before, "", places)
         elif axis != UNNAMED:
             why = "taken as unknown, because only some of the files of one kind state it"
-            notes.append(f"{label(axis)}: {why}: {few(places)}")
+            notes.add(f"{label(axis)}: {why}: ", "", places)
     return left, sources
 
 
@@ -199,6 +180,8 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
     for axis in dict.fromkeys(each.axis for each in by_default):
         if axis in sources and axis not in left:  # some of the files state it
             continue
+        if axis == NORM and "trainer" not in left:  # which may be a loop of one's own
+            continue
         values, used = defaults.left(by_default, axis, left.get("strategy"), packages)
         values = left.get(axis, values) & values
         if values and values != left.get(axis):
@@ -206,8 +189,11 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
             sources[axis] = (*sources.get(axis, ()), *(each.source for each in used))
 
 
-def _of_release(content: Content, packages: Mapping[str, Range]) -> Content:
-    stated = [each for each in content.statements if not each.default]
+def _of_release(content: Content, packages: Mapping[str, Range], called: bool) -> Content:
+    """What a file states as the allowed releases have it, without what only some trainers have where one is `called`
+    by its name."""
+    stated = [each for each in content.statements if not each.default and each.axis != IN_CODE]
+    stated = [each for each in stated if not (called and each.shared and each.axis == "trainer")]
     return replace(content, statements=[arguments.of_release(statement, packages) for statement in stated])
 
 
@@ -221,22 +207,6 @@ def _by_axis(statements: Iterable[Statement]) -> Values:
         axis: frozenset.intersection(*each) or (frozenset[str]().union(*each) if all(each) else frozenset())
         for axis, each in axes.items()
     }
-
-
-def _versions(pins: Iterable[Pin], notes: list[str]) -> tuple[dict[str, Range], Sources]:
-    """The range of each package that all pins leave, and their places; no range for a contradiction."""
-    packages: dict[str, Range] = {}
-    sources: Sources = {}
-    for pin in pins:
-        if pin.note:
-            notes.append(f"{pin.source.where}: {pin.note}")
-            continue
-        packages[pin.package] = ranges.both(packages.get(pin.package, Range()), pin.range)
-        sources[pin.package] = tuple(dict.fromkeys((*sources.get(pin.package, ()), pin.source)))
-    for package in [name for name, asked in packages.items() if asked.empty]:
-        notes.append(f"no version of {package} fits all of these, so it is taken as unknown: {few(sources[package])}")
-        del packages[package]
-    return packages, sources
 
 
 def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
@@ -278,10 +248,3 @@ def _torch(asked: Range) -> list[str]:
     ]
     rest = f"only {', '.join(stacks)} had torch{asked.text}" if stacks else f"none had torch{asked.text}"
     return [f"nearly all runs had torch {usual}, {rest}"]
-
-
-def few(texts: Sequence[object]) -> str:
-    """The first texts in one line, each once, and how many more there are."""
-    each = [*dict.fromkeys(map(str, texts))]
-    more = f" and {len(each) - MOST} more" if len(each) > MOST else ""
-    return one_line("; ".join(each[:MOST]) + more)

@@ -2,18 +2,19 @@
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from faultline.audit import arguments, defaults, engines
-from faultline.audit.engines import Statement
+from faultline.audit import arguments, assigned, defaults, engines, modules
+from faultline.audit.defaults import TRANSFORMERS
+from faultline.audit.engines import IN_CODE, OTHER_TRAINER, Statement
+from faultline.audit.modules import Made, Module
 from faultline.projects.documents import Document, Section
 
-LONGEST = 500_000  # characters of a file
-INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin|Trainer)\(")
+SHORT = 5000  # characters of a program that only starts another
+INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin)\(|Trainer\b")
 CONDITIONAL = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.ExceptHandler, ast.comprehension)
-TRAINER = re.compile(r"Trainer$")
 CLASS = "("  # stands for the call itself among the lines of its arguments
 PLUGINS = {"fsdp_plugin": "FullyShardedDataParallelPlugin", "deepspeed_plugin": "DeepSpeedPlugin"}
 # What PEFT's LoraConfig calls its settings, and TRL's scripts.
@@ -30,69 +31,78 @@ REST = (*arguments.KWARGS, "fsdp_config")  # what ** may set, and whose absence 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a class: its arguments that are literals, those that aren't, and their lines."""
+    """A call of a class: its arguments that are literals, those that aren't, and their lines; whether it is `always`
+    reached where its function is called."""
 
     name: str
     known: Mapping[str, object]
     unknown: frozenset[str]
     lines: Mapping[str, int]
+    always: bool = True
 
 
 def read(document: Document) -> list[list[Statement]]:
     """What each training of a file says, by the calls that make its arguments; several are alternatives."""
-    if len(document.text) > LONGEST or not INTERESTING.search(document.text):
+    return [statements for statements, _ in trainings(document)]
+
+
+def trainings(document: Document, follow: bool = True) -> list[tuple[list[Statement], frozenset[Path]]]:
+    """As `read`, with the other files of the project that say something of it: a trainer's class, or all of the
+    training, if a program only starts what it imports."""
+    if not INTERESTING.search(document.text) and not (follow and len(document.text) < SHORT):
         return []
+    module = modules.parsed(document)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the code's own texts
-            tree = ast.parse(document.text)
-            calls = [*_calls(tree)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _of_module(module, follow) if module else []
+    except RecursionError:
         return []
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    trainings = [  # a class of one's own has defaults of its own
-        replace(call, unknown=call.unknown | {defaults.ANYTHING}) if call.name in defined else call
+
+
+def _of_module(module: Module, follow: bool) -> list[tuple[list[Statement], frozenset[Path]]]:
+    document, calls = module.document, [*_calls(module.tree)]
+    makes = [  # a class of one's own has defaults of its own
+        replace(call, unknown=call.unknown | {defaults.ANYTHING}) if call.name in module.classes else call
         for call in calls
         if _makes_arguments(call)
     ]
-    shared = [*_accelerators(document, calls)]
-    adapters = [call for call in calls if call.name == "LoraConfig"]
-    made_of = _own_trainers(tree)
+    shared = [*_accelerators(document, calls), *assigned.read(document, module.tree)]
+    adapters = [call for call in calls if call.name == "LoraConfig" and call.always]
+    trainers = _trainers(module, calls)
+    paths = frozenset(path for made in trainers for path in made.paths)
     each = [
-        [*_training(document, call, adapters, calls, made_of), *shared]
-        for call in trainings or [Call("", {}, frozenset(), {})]
+        [*_training(document, call, adapters, trainers), *shared] for call in makes or [Call("", {}, frozenset(), {})]
     ]
-    return [statements for statements in each if any(not statement.default for statement in statements)]
+    stated = [(one, paths) for one in each if any(not each.default and each.axis != IN_CODE for each in one)]
+    if stated or not follow:
+        return stated
+    others = [(other.document, other.document.path.resolve()) for other in modules.starts(module)]
+    return [(one, paths | {path}) for other, path in others for one, paths in trainings(other, follow=False)]
 
 
-def _own_trainers(tree: ast.AST) -> dict[str, str]:
-    """The trainers that the classes of a file are made of, by the names of these classes."""
-    bases = {
-        node.name: [_name(base) for base in node.bases] for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    }
-    made_of: dict[str, str] = {}
-    for name in bases:
-        base, seen = name, {name}
-        while base in bases:
-            base = next(
-                (each for each in bases[base] if each not in seen and (each in bases or TRAINER.search(each))), ""
-            )
-            seen.add(base)
-        if base:
-            made_of[name] = base
-    return made_of
+def _trainers(module: Module, calls: Sequence[Call]) -> list[Made]:
+    """What the trainers of a program are made of: those that it makes whatever a condition says, or else any; or
+    those that a variable stands for."""
+    defined, nodes = module.classes, [*ast.walk(module.tree)]
+    every = [modules.name_of(node.func) for node in nodes if isinstance(node, ast.Call)]
+    values = [node.value for node in nodes if isinstance(node, ast.Assign)]
+    values += [each for value in values if isinstance(value, ast.IfExp) for each in (value.body, value.orelse)]
+    for names in ([call.name for call in calls], every, [modules.name_of(value) for value in values]):
+        made = [modules.made_of(module, name) for name in dict.fromkeys(names) if name in defined or "Trainer" in name]
+        if known := [each for each in made if each.name]:
+            return known
+    return []
 
 
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _calls(tree: ast.AST) -> Iterator[Call]:
-    """The calls that are reached whatever a condition says, in the order of the file."""
+def _calls(tree: ast.AST, always: bool = True) -> Iterator[Call]:
+    """The calls that are reached whatever a condition says, in the order of the file; not `always` where a function may
+    return before."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Call):
-            yield _call(node)
+            yield _call(node, always)
         if not isinstance(node, CONDITIONAL) or _is_program(node):
-            yield from _calls(node)
+            yield from _calls(node, always or isinstance(node, ast.FunctionDef))
+        elif any(isinstance(each, ast.Return) for each in ast.walk(node)):
+            always = False
 
 
 def _is_program(node: ast.AST) -> bool:
@@ -101,8 +111,8 @@ def _is_program(node: ast.AST) -> bool:
     return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
 
-def _call(node: ast.Call) -> Call:
-    name = _name(node.func)
+def _call(node: ast.Call, always: bool) -> Call:
+    name = modules.name_of(node.func)
     known: dict[str, object] = {}
     unknown: set[str] = set()
     lines = {CLASS: node.lineno}
@@ -115,7 +125,7 @@ def _call(node: ast.Call) -> Call:
             known[keyword.arg] = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             unknown.add(keyword.arg)
-    return Call(name, known, frozenset(unknown - known.keys()), lines)
+    return Call(name, known, frozenset(unknown - known.keys()), lines, always)
 
 
 def _makes_arguments(call: Call) -> bool:
@@ -126,10 +136,10 @@ def _makes_arguments(call: Call) -> bool:
 
 
 def _training(
-    document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call], made_of: Mapping[str, str]
+    document: Document, call: Call, adapters: Sequence[Call], trainers: Sequence[Made]
 ) -> Iterator[Statement]:
-    """What the arguments of a training say, with the adapter of its file, and the trainer by its class, which may be
-    made of another, as `made_of` says."""
+    """What the arguments of a training say, with the adapter of its file, and the trainer by what its class is made
+    of."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
         for name, key in LORA.items():
@@ -139,16 +149,16 @@ def _training(
                 data[key], lines[key] = adapter.known[name], adapter.lines[name]
     if adapters:
         data["use_peft"], lines["use_peft"] = True, adapters[0].lines[CLASS]
-    made = [each.name for each in (call, *calls)]
-    named = {made_of[name] for name in made if name in made_of} or {name for name in made if TRAINER.search(name)}
-    data[arguments.SUBCLASS] = any(name in made_of for name in made)
-    if call.name.endswith("Config") and not data[arguments.SUBCLASS]:
-        named = {call.name.removesuffix("Config")}
-    if len(named) == 1:
-        data["trainer"], lines["trainer"] = named.pop(), call.lines.get(CLASS, 1)
+    data[arguments.SUBCLASS] = any(made.subclass for made in trainers)
+    named = [made.name if made.library != "trl" or arguments.called(made.name) else OTHER_TRAINER for made in trainers]
+    config = call.name.removesuffix("Config")
+    if config != call.name and not data[arguments.SUBCLASS] and (not named or arguments.called(config)):
+        named = [config]
+    if named:
+        data["trainer"], lines["trainer"] = named[0] if len(named) == 1 else named, call.lines.get(CLASS, 1)
     for key in unknown & data.keys():
         del data[key]
-    framework = defaults.TRANSFORMERS if call.name.endswith("TrainingArguments") else ""
+    framework = TRANSFORMERS if call.name.endswith("TrainingArguments") else ""
     yield from arguments.stated(Section(replace(document, lines=lines), data, unknown=frozenset(unknown)), framework)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faultline.audit import arguments, python_calls, shell
+from faultline.audit import arguments, python_calls, trainings
 from faultline.audit.engines import Statement
 from faultline.base.errors import NotRecognised
 from faultline.projects import files, versions
@@ -13,16 +13,18 @@ from faultline.projects.documents import Document, table
 from faultline.projects.files import Candidate
 from faultline.projects.versions import Pin
 
+ENGINE_GIVEN = re.compile(r"""^[ \t]*["']?(?:deepspeed|fsdp)["']?[ \t]*:""", re.MULTILINE)  # also if it is none
 IGNORED = re.compile(r"#\s*faultline:\s*ignore\[([\w\s,-]{1,2000})\]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Content:
     """What a file states, or one of the trainings in it: the kind of its settings and what they say, if it has any, and
     versions. Of one kind, each may be what runs.
 
-    `path` is the file, and `names` are those that a command names; its `title` says which command it is. `ignored` are
-    the failures that the file asks to ignore.
+    `path` is the file, and `names` are those that a command names, or that say something of code; the `title` says
+    which command it is. With `any_launch`, any of accelerate's configs may be what it is launched with, if it doesn't
+    say the engine. `ignored` are the failures that the file asks to ignore.
     """
 
     kind: str = ""
@@ -31,6 +33,7 @@ class Content:
     path: Path = Path()
     names: frozenset[Path] = frozenset()
     title: str = ""
+    any_launch: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -51,17 +54,23 @@ def _contents(document: Document) -> list[Content]:
     """What a file states, of which the place is not yet known."""
     path, name = document.path, document.name
     if files.is_code(name):
-        contents = [Content("code", each) for each in python_calls.read(document)]
+        each = python_calls.trainings(document)
+        contents = [Content("code", statements, names=names, any_launch=True) for statements, names in each]
         if path.name == "setup.py" and (asked := versions.of_setup(document)):
             contents.append(Content(pins=asked))
     elif files.is_script(name, document.text):
-        commands = shell.trainings(document)
-        contents = [Content("command", each, names=names, title=title) for each, names, title in commands]
+        contents = [
+            Content("command", each.statements, names=each.names, title=each.title, any_launch=each.any_launch)
+            for each in trainings.trainings(document)
+        ]
     else:
         settings, pins = arguments.read(document), versions.read(document)
         known = settings is not None or pins is not None
         ignored = _ignored(document)
-        contents = [Content(*(settings or ("", [])), pins or [], ignored=ignored)] if known or ignored else []
+        content = Content(
+            *(settings or ("", [])), pins or [], any_launch=not ENGINE_GIVEN.search(document.text), ignored=ignored
+        )
+        contents = [content] if known or ignored else []
     if not contents:
         raise NotRecognised(
             f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, training "

@@ -1,40 +1,36 @@
 """The flags of the commands in a shell script that train; nothing is run, and what a variable would be isn't known."""
 
-import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
-from faultline.audit import arguments, defaults, engines
-from faultline.audit.engines import OTHER_TRAINER, Statement, truth
-from faultline.base.text import one_line
-from faultline.projects.documents import Document, Section
+from faultline.projects.documents import Document
 
 LONGEST = 200_000  # characters of a script
 LINES = 300  # of one command
 WORDS = 2000  # of one command
-VALUE = 1000  # characters of a variable's value: a command may name it often
-DEEPEST = 20  # commands within each other
+VALUE = 3000  # characters of a variable's value
+DEEPEST = 20  # commands, or variables, within each other
 LAUNCHERS = re.compile(
     r"accelerate(?:-launch)?|torchrun|deepspeed|swift|trl|llamafactory-cli|axolotl|python[\d.]*|uv|"
     r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|\S+\.py"
 )
-ASSIGNED = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(.*)$", re.MULTILINE)
-PLAIN = re.compile(r"""(?:"([^"$`\\]*)"|'([^']*)'|([\w./:@%+,-]*))[ \t]*(?:#.*)?""")
+PRINTS = ("echo", "printf")
+STARTERS = ("srun", "sudo", "numactl")  # whose own options stand before the program
+ASSIGNED = re.compile(r"[ \t]*(?:export[ \t]+)?(\w+)=(.*)", re.DOTALL)
+PLAIN = re.compile(r"""(?:"((?:[^"`\\]|\\.)*)"|'([^']*)'|([\w./:@%+,${}-]*))[ \t]*(?:#.*)?""", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?", re.IGNORECASE)
-# Flags of `accelerate launch` that stand at the top of its config, and those that give an engine and take no value.
-TOP = ("mixed_precision",)
+# Flags of `accelerate launch` that give an engine and take no value.
 ENGINES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU", "use_megatron_lm": "MEGATRON_LM"}
-PLUGIN = ("zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file")
-CONFIG_FILES = ("config", "config_file")  # of TRL, ms-swift and accelerate
+NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?", re.IGNORECASE)
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=\s))#[^\n]*""", re.DOTALL | re.MULTILINE)
 HERE = re.compile(r"""<<-?[ \t]*(['"]?)(\w+)\1""")  # a document begins, up to a line of that word
-INNER = re.compile(r"\$\([^()]*\)|`[^`]*`")  # a command within a command
-NAMED = re.compile(r"\.(?:ya?ml|json|py)$")
-ALL = ("$@", "$*", "${@}", "${*}")
+INNER = re.compile(r"[$<>]\([^()]*\)|`[^`]*`")  # a command within a command
+ALL = re.compile(r"\$(?:[@*]|\{(?:\w+\[)?[@*]\]?\})")
+REDIRECTED = re.compile(r"\d*(?:>>?|<)")
+PLACEHOLDER = re.compile(r"<[^<>]+>")
 
 
 @dataclass(frozen=True)
@@ -52,34 +48,7 @@ class Command:
     line: int = 1
 
 
-def read(document: Document) -> list[list[Statement]]:
-    """What each command of a script says, of those that say something of a training."""
-    return [statements for statements, _, _ in trainings(document)]
-
-
-def trainings(document: Document) -> Iterator[tuple[list[Statement], frozenset[Path], str]]:
-    """As `read`, with the files that each command names, and its place or the config that it names.
-
-    A page shows many commands, of which those count that name a file of the project.
-    """
-    if len(document.text) > LONGEST:
-        return
-    page = document.name.endswith(".md")
-    for command in commands(replace(document, text=_fenced(document.text)) if page else document):
-        statements = [*_stated(command)]
-        flags = {key: value for key, value in command.flags.items() if isinstance(value, str)}
-        launched = flags.pop("config_file", "")
-        words = [word for word in (launched, *command.words, *flags.values()) if NAMED.search(word)]
-        located = {word: next(engines.located(document, word), None) for word in words}
-        names = {place[0].resolve(): place[1] for word, place in located.items() if place and word != launched}
-        if any(not each.default for each in statements) and (names or not page):
-            line = f"{one_line(document.name)}:{min(command.document.lines.values(), default=command.line)}"
-            configs = [shown for path, shown in names.items() if path.suffix in (".yaml", ".yml")]
-            launcher = [place[0].resolve() for word, place in located.items() if place and word == launched]
-            yield statements, frozenset([*names, *launcher]), f"{configs[-1]} ({line})" if configs else line
-
-
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
     """A page of Markdown with empty lines in place of what is no block of code."""
     inside, lines = False, []
     for line in text.split("\n"):
@@ -96,13 +65,13 @@ def commands(document: Document) -> Iterator[Command]:
     for start, commented in _logical(script):
         text = _without_comments(commented)
         try:
-            inner = _without_inner(text)
-            whole = VARIABLE.sub(lambda v: values.get(v[1] or v[2], v[0]), inner)
-            words = _words(whole if len(whole) <= LONGEST else inner)
+            words = _words(_filled(_without_inner(text), values))
         except ValueError:  # a quotation that doesn't end
             continue
         for each in _split(words):
-            if any(LAUNCHERS.fullmatch(PurePath(word).name) or LAUNCHERS.fullmatch(word) for word in each[:4]):
+            if each[0] not in PRINTS and any(
+                LAUNCHERS.fullmatch(PurePath(word).name) or LAUNCHERS.fullmatch(word) for word in each[:4]
+            ):
                 yield _command(document, each[:WORDS], start, text)
 
 
@@ -121,13 +90,28 @@ def _without_documents(text: str) -> str:
 
 
 def _variables(text: str) -> dict[str, str]:
-    """The variables that a script gives one plain value."""
+    """The variables that a script gives one value, which may name others."""
     assigned: dict[str, list[str]] = {}
-    for name, value in ASSIGNED.findall(text):
-        plain = PLAIN.fullmatch(value.strip())
-        assigned.setdefault(name, []).append(next(filter(None, plain.groups()), "") if plain else "$")
-    once = {name: values[0] for name, values in assigned.items() if len(values) == 1}
-    return {name: value for name, value in once.items() if 0 < len(value) <= VALUE and "$" not in value}
+    for _, line in _logical(text):
+        if named := ASSIGNED.fullmatch(line):
+            plain = PLAIN.fullmatch(_without_inner(named[2].strip()))
+            value = next(filter(None, plain.groups()), "") if plain else "$"
+            assigned.setdefault(named[1], []).append(value.replace("\\\n", " "))
+    once = {name: values[0] for name, values in assigned.items() if len(values) == 1 and 0 < len(values[0]) <= VALUE}
+    for _ in range(DEEPEST):
+        filled = {name: _filled(value, once) for name, value in once.items()}
+        if filled == once or max(map(len, filled.values()), default=0) > VALUE:
+            break
+        once = filled
+    return {name: value for name, value in once.items() if value != "$"}
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with the values of its variables, as far as they are known; as it is, if that is too long."""
+    named = [each[1] or each[2] for each in VARIABLE.finditer(text)]
+    if sum(len(values.get(name, "")) for name in named) > LONGEST:
+        return text
+    return VARIABLE.sub(lambda v: values.get(v[1] or v[2], v[0]), text)
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
@@ -173,15 +157,26 @@ def _words(text: str) -> list[str]:
 
 
 def _split(words: Sequence[str]) -> Iterator[list[str]]:
-    """The commands between separators, without what stands before the program."""
+    """The commands between separators, without redirections and what stands before the program."""
     command: list[str] = []
+    starter = opened = False
     for word in (*words, ";"):
-        if re.fullmatch(r"[;&|]+", word):
+        if re.fullmatch(r"[;&|]+|--", word):
             if command:
                 yield command
-            command = []
-        elif command or not re.fullmatch(r"\w+=.*|if|then|else|elif|do|while|time|exec|nohup|srun|env|sudo|\{|!", word):
+            command, starter, opened = [], False, False
+        elif opened or (REDIRECTED.match(word) and not PLACEHOLDER.fullmatch(word)):
+            opened = not opened and bool(re.fullmatch(r"\d*(?:>>?|<)", word))  # its file is the next word
+        elif command or not (_before(word) or (starter and not LAUNCHERS.fullmatch(PurePath(word).name))):
             command.append(word)
+        starter = starter or (not command and word in STARTERS)
+
+
+def _before(word: str) -> bool:
+    """Whether a word stands before a program."""
+    return word in STARTERS or bool(
+        re.fullmatch(r"\w+=.*|if|then|else|elif|do|while|time|exec|eval|nohup|env|\{|!", word, re.DOTALL)
+    )
 
 
 def _command(document: Document, words: Sequence[str], start: int, text: str) -> Command:
@@ -198,7 +193,7 @@ def _command(document: Document, words: Sequence[str], start: int, text: str) ->
             written = re.search(rf"(?<![\w-]){re.escape(word.partition('=')[0])}(?![\w-])", text)
             lines[key] = start + text.count("\n", 0, written.start() if written else 0)
             key = key if flag[2] is None and key not in ENGINES else ""
-        elif _open(word) and (word in ALL or (flags and not (key and not flags[key]))):
+        elif _open(word) and (ALL.fullmatch(word) or (flags and not (key and not flags[key]))):
             more = True
         elif key and not re.fullmatch(r"-[A-Za-z]", word) and not (flags[key] and word.endswith(".py")):
             flags[key].append(_value(word))
@@ -224,76 +219,3 @@ def _value(word: str) -> object:
     if NUMBER.fullmatch(word):
         return float(word) if re.search(r"[.eE]", word) else int(word[:300])
     return word
-
-
-def _stated(command: Command) -> Iterator[Statement]:
-    """What a command's launcher, flags and named config say."""
-    document = command.document
-    flags = dict(command.flags)
-    yield from _launched(command)
-    for word in command.words:
-        if word.endswith((".yaml", ".yml", ".json")):
-            yield from _named(document, word)
-    if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
-        flags["deepspeed"] = flags["deepspeed_config"]
-    for key in CONFIG_FILES:
-        if isinstance(flags.get(key), str):
-            yield from _named(document, str(flags[key]))
-    trainer = _trainer(command.words)
-    lines = dict(document.lines)
-    if trainer == OTHER_TRAINER:
-        place = replace(document.place(min(lines.values(), default=1)), text=" ".join(command.words[:2]))
-        yield Statement("trainer", frozenset([trainer]), place)
-    elif trainer:
-        flags["trainer"] = trainer
-        lines["trainer"] = min(lines.values(), default=1)
-    of_script = {key: value for key, value in flags.items() if key not in {*ENGINES, *PLUGIN}}
-    if _by_accelerate(command):
-        of_script = {
-            key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
-        }
-    unsaid = {*arguments.KWARGS, "fsdp_config", defaults.ANYTHING} - flags.keys() if command.more else set()
-    section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
-    yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
-
-
-def _by_accelerate(command: Command) -> bool:
-    return any(re.match(r"accelerate(?:-launch|\.commands\.launch)?$", PurePath(word).name) for word in command.words)
-
-
-def _launched(command: Command) -> Iterator[Statement]:
-    """What the flags of `accelerate launch` say, which are those of its config."""
-    key = next((key for key in ENGINES if truth(command.flags.get(key))), "")
-    if not key or not _by_accelerate(command):
-        return
-    kind, place = ENGINES[key], command.document.at(key)
-    plugin = {name: value for name, value in command.flags.items() if name in PLUGIN}
-    sharding = {name: value for name, value in command.flags.items() if name.startswith("fsdp_")}
-    relevant = {"use_fsdp": {n for n in command.unknown if n.startswith("fsdp_")}, "use_deepspeed": {*PLUGIN}}
-    if command.unknown & relevant.get(key, set()):
-        yield Statement("strategy", engines.of_engine(kind), replace(place, text=f"--{key}"))
-        return
-    data = {"distributed_type": kind, "deepspeed_config": plugin or {"zero_stage": 2}, "fsdp_config": sharding}
-    data["parallelism_config"] = {n: v for n, v in command.flags.items() if n.startswith("parallelism_config_")}
-    top = {name: command.flags[name] for name in TOP if name in command.flags}
-    lines = {**command.document.lines, "distributed_type": place.line}
-    yield from engines.accelerate(Section(replace(command.document, lines=lines), {**data, **top}))
-
-
-def _named(document: Document, name: str) -> Iterator[Statement]:
-    """What a config says that a command names, if it is there."""
-    if config := engines.beside(document, name):
-        yield from (arguments.read(config.document) or ("", []))[1]
-
-
-def _trainer(words: Sequence[str]) -> str:
-    """The trainer of a command such as `trl grpo` or `swift sft`, whose trainer isn't TRL's."""
-    for program, verb in itertools.pairwise(words):
-        if PurePath(program).name == "trl" and verb not in ("env", "vllm-serve", "skills"):
-            return verb
-        if PurePath(program).name == "swift" and verb in ("sft", "pt"):
-            return OTHER_TRAINER
-    if any(re.search(r"\bswift/cli/(?:sft|pt)\.py$", word) for word in words):
-        return OTHER_TRAINER
-    scripts = (re.search(r"\btrl[./]scripts[./](\w+?)(?:\.py)?$", word) for word in words)
-    return next((script[1] for script in scripts if script), "")

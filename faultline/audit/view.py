@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline.audit.conditions import Case, Finding
+from faultline.audit.contents import few
 from faultline.audit.data import Measured
 from faultline.audit.evidence import Observed
-from faultline.audit.project import Project, few
+from faultline.audit.project import Project
 from faultline.audit.undecided import label
 from faultline.audit.wording import holding, summary, undecided, value
 from faultline.base.console import write_line

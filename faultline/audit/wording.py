@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from faultline import strategies
 from faultline.audit.conditions import Case, Finding, wanted
+from faultline.audit.contents import few
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import Observed
-from faultline.audit.project import Project, few
+from faultline.audit.project import Project
 from faultline.audit.undecided import Open, deciding, key, label
 from faultline.base.text import listing, one_line
 from faultline.catalogue.loading import failures, needs

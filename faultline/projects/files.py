@@ -25,7 +25,7 @@ DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of bra
 # Parts of a TOML key, each of which tomllib takes as many steps for as there are.
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){30}")
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
-FILES, FOLDERS, DEPTH = 300, 3000, 3  # that are looked at in a folder
+FILES, FOLDERS, DEPTH = 300, 3000, 5  # of each kind that are looked at in a folder
 USUAL = re.compile(
     r"(?:reqs?|requirements|constraints|freeze)[\w.-]*\.(?:txt|in|lock)|pyproject\.toml|pylock(?:\.[\w-]+)?\.toml|"
     r"(?:uv|poetry|Pipfile)\.lock|.+\.(?:ya?ml|json)"
@@ -48,19 +48,22 @@ class Candidate:
     named: bool
 
 
-def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str]]:
-    """The files that are named or lie in a named folder, and the places in these folders that can't be read."""
+def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str], list[str]]:
+    """The files that are named or lie in a named folder; the places in these folders that can't be read, and notes on
+    those that are left out."""
     candidates: list[Candidate] = []
     unreadable: list[str] = []
+    left_out: list[str] = []
     for path in map(Path, paths):
         if not _is_folder(path) or is_environment(path):
             candidates.append(Candidate(path, INPUT if str(path) == STDIN else one_line(path), named=True))
             continue
         shown_in = path if len(paths) > 1 else Path()
-        usual, closed = _inside(path)
+        usual, closed, more = _inside(path)
         candidates += [Candidate(path / each, one_line(shown_in / each), named=False) for each in usual]
         unreadable += [one_line(shown_in / each) for each in closed]
-    return candidates, unreadable
+        left_out += more
+    return candidates, unreadable, left_out
 
 
 def is_environment(folder: Path) -> bool:
@@ -78,22 +81,30 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The usual files of a project's folder and of the three levels below, scripts and code behind the others and the
-    nearest first; what can't be read."""
-    usual: list[Path] = []
-    scripts: list[Path] = []
+def _inside(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
+    """The usual files of a project's folder and of the levels below, scripts and then code behind the others and the
+    nearest first; what can't be read, and what is left out."""
+    kinds: dict[str, list[Path]] = {"configurations": [], "scripts": [], "programs": []}
     closed: list[Path] = []
+    deeper: list[Path] = []
     walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename).relative_to(folder)))
     for root, below, names in itertools.islice(walk, FOLDERS):
         place = Path(root).relative_to(folder)
         depth = len(place.parts)
         ours = not depth or "pyvenv.cfg" not in names
-        usual += [place / name for name in names if ours and (USUAL.fullmatch(name) or LISTED.search(f"{root}/{name}"))]
-        scripts += [place / name for name in names if ours and is_program(name)]
-        below[:] = sorted(name for name in below if ours and depth < DEPTH and not NOT_OURS.fullmatch(name))
-    nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in (usual, scripts)]
-    return [*nearest[0], *nearest[1]], closed
+        for name in names if ours else ():
+            if USUAL.fullmatch(name) or LISTED.search(f"{root}/{name}"):
+                kinds["configurations"].append(place / name)
+            elif is_program(name):
+                kinds["programs" if is_code(name) else "scripts"].append(place / name)
+        below[:] = sorted(name for name in below if ours and not NOT_OURS.fullmatch(name))
+        if depth >= DEPTH:
+            deeper += [place / name for name in below]
+            below[:] = []
+    nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in kinds.values()]
+    more = [f"{FILES} of {len(each)} {kind} are read, the nearest" for kind, each in kinds.items() if len(each) > FILES]
+    more += [f"{one_line(deeper[0])} lies too deep to be read"] if deeper else []
+    return [path for each in nearest for path in each], closed, more
 
 
 def read(path: Path, name: str = "") -> Document:

@@ -29,6 +29,7 @@ DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
 MOST_UNREAD = 3  # lines that aren't requirements for each that is, as a merge conflict leaves them
+REPOSITORY = re.compile(r"git\+\S+?/([\w-]+)(?:\.git)?(?:@\S+)?$")  # its name is the package's
 NAMELESS = re.compile(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)")
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
@@ -139,11 +140,20 @@ def _requirement(text: str, place: Callable[[], Place]) -> Pin | None:
         return Pin("", Range(), place(), f"{one_line(requirement.name)}: did you mean {meant}?")
     if requirement.marker and not _holds(str(requirement.marker)):
         return None
-    specifier = str(requirement.specifier)
-    if requirement.url:  # the version of its file or tag
-        build = BUILD.search(requirement.url)
-        specifier = f"=={build[1] or build[2]}" if build else ""
-    return _pin(requirement.name, specifier, place)
+    if not requirement.url:
+        return _pin(requirement.name, str(requirement.specifier), place)
+    build = BUILD.search(requirement.url)  # the version of its file or tag
+    version = (build[1] or build[2]) if build else ""
+    if "." in version and ranges.is_version(version):  # and not a commit
+        return _pin(requirement.name, f"=={version}", place)
+    return _elsewhere(requirement.name, place, requirement.url)
+
+
+def _elsewhere(name: str, place: Callable[[], Place], where: str) -> Pin | None:
+    """A note on a package under test that comes from somewhere else than an index."""
+    package = canonicalize_name(name)
+    note = one_line(f"{name} comes from {where}, so its version is unknown")
+    return Pin(package, Range(), place(), note) if package in STACK or package in FRAMEWORKS else None
 
 
 def _holds(marker: object) -> bool:
@@ -195,8 +205,10 @@ def _included(document: Document, name: str, depth: int, source: Place) -> list[
     return [_skipped(source, f"{name} has no requirements")] if pins is None else pins
 
 
-def _unread(line: str, source: Place) -> list[Pin]:
+def _unread(line: str, source: Place) -> list[Pin | None]:
     """A note on a line that isn't a requirement, but none on a build of a package that isn't under test."""
+    if (repository := REPOSITORY.match(line)) and repository[1] in STACK:
+        return [_requirement(f"{repository[1]} @ {line}", lambda: source)]
     if not NAMELESS.match(line):
         return [_skipped(source, f"not a requirement like trl==0.15.2: {line[:60]}")]
     names = [name for name in STACK if re.search(rf"\b{name}\b", line)]
@@ -209,10 +221,8 @@ def _skipped(source: Place, why: str) -> Pin:
 
 def _locked(document: Document, packages: Iterable[object]) -> Iterator[Pin | None]:
     """The packages of pylock.toml, uv.lock or poetry.lock, whatever else their entries have or lack."""
-    places: dict[str, int] = {}
-    for number, line in enumerate(document.text.split("\n"), 1):
-        if named := NAMED.match(line):
-            places.setdefault(named[1], number)
+    numbered = [(NAMED.match(line), number) for number, line in enumerate(document.text.split("\n"), 1)]
+    places = {named[1]: number for named, number in reversed(numbered) if named}
     for package in map(table, packages):
         name = str(package.get("name", ""))
         markers = package.get("resolution-markers") or [package.get("marker") or package.get("markers") or ""]
@@ -252,10 +262,7 @@ def _uv(document: Document, name: str, entry: object) -> Pin | None:
     if "." in version and ranges.is_version(version):  # and not a commit
         return _pin(name, f"=={version}", lambda: place)
     branch = next((str(each["branch"]) for each in taken if "branch" in each), "")
-    where = f"branch {branch}" if branch else f"{kinds[0][0]} {kinds[0][1]}"
-    return Pin(
-        canonicalize_name(name), Range(), place, one_line(f"{name} comes from {where}, so its version is unknown")
-    )
+    return _elsewhere(name, lambda: place, f"branch {branch}" if branch else f"{kinds[0][0]} {kinds[0][1]}")
 
 
 def _poetry(version: str) -> str:

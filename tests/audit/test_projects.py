@@ -140,7 +140,9 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
         ("trl==", "not a requirement like trl==0.15.2: trl=="),
         ("<<<<<<< HEAD", "not a requirement like trl==0.15.2: <<<<<<< HEAD"),
         ("-r missing.txt", "missing.txt does not exist"),
-        ("git+https://example.org/accelerate@v1.4.0", "write accelerate @ git+https://example.org/accelerate@v1.4.0"),
+        ("https://example.org/accelerate-1.4.0.zip", "write accelerate @ https://example.org/accelerate-1.4.0.zip"),
+        ("git+https://example.org/trl", "trl comes from git+https://example.org/trl, so its version is unknown"),
+        ("trl @ git+https://example.org/trl@336dc69d", "trl comes from git+https://example.org/trl@336dc69d"),
     ],
 )
 def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, asked, line, expected):

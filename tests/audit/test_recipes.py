@@ -75,6 +75,47 @@ def test_a_page_shows_commands_and_a_config_finds_the_code_of_its_name(tmp_path)
     assert "trainer" not in read_recipes([folder])[1]["free.yaml"].left, "which of two trainers it is for, nobody says"
 
 
+PACKAGE = {
+    "p/run.py": "from p.train import train\nif __name__ == '__main__':\n    train()\n",
+    "p/train.py": "from .own import MyTrainer\ndef train(): MyTrainer(model, args=parsed).train()\n",
+    "p/own/__init__.py": "from .trainer import MyTrainer\n",
+    "p/own/trainer.py": "from transformers import Trainer\nclass MyTrainer(Trainer): pass\n",
+    "p/loop.py": "from accelerate import Accelerator\nAccelerator().prepare(model)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "trainer"),
+    [
+        ("p/run.py", {"trainer", "another"}),
+        ("-m p.train", {"trainer", "another"}),
+        ("p/loop.py", set()),
+        ("elsewhere/run.py", {"another", "grpo", "rloo", "gold", "iw_opd", "sdft", "sdpo"}),
+    ],
+)
+def test_the_trainer_of_a_command_is_what_its_program_makes(tmp_path, program, trainer):
+    """Breaks when a trainer's class in another file isn't followed, or a flag of somebody's own is taken for TRL's."""
+    run = f"torchrun {program} --num_generations 8 --gradient_checkpointing true --output_dir o\n"
+    files = PACKAGE | {"run.sh": run, "requirements.txt": "transformers==4.49.0\ndeepspeed==0.16.4\n"}
+    project, of = read_recipes([put(tmp_path, files)])
+    left = of.get("run.sh:1", project).left
+    assert left.get("trainer", set()) == trainer
+    known = {"checkpointing"} if "loop" in program else {"checkpointing", "own max_grad_norm"}
+    assert {*left} - {"trainer"} == known and len(left["checkpointing"]) == (2 if len(trainer) != 2 else 1)
+
+
+def test_what_belongs_to_one_part_of_a_project_is_not_said_of_another(tmp_path):
+    """Breaks when an engine or release of one script, or of another folder, is told of all."""
+    named = "deepspeed: z.json\n" + REENTRANT
+    files = {"a/z.json": '{"zero_optimization": {"stage": 3}}', "a/one.yaml": named, "a/two.yaml": REENTRANT}
+    files |= {"a/requirements.txt": "trl==0.15.2\n", "b/requirements.txt": "trl==1.0.0\n", "b/x.yaml": REENTRANT}
+    files |= {"b/requirements_x.txt": "peft==0.14.0\n", "b/requirements-y.txt": "peft==0.15.0\n", "b/acc.yaml": ZERO2}
+    project, of = read_recipes([put(tmp_path, files)])
+    assert "strategy" not in of["a/two.yaml"].left and of["b/x.yaml"].left["strategy"] == {"zero2", "zero2-small"}
+    assert [of[name].versions["trl"].text for name in ("a/two.yaml", "b/x.yaml")] == ["==0.15.2", "==1.0.0"]
+    assert "peft" not in of["b/x.yaml"].versions and any("peft differs between" in each for each in project.notes)
+
+
 def test_equal_recipes_cost_one_answer(tmp_path, monkeypatch):
     """Breaks when a folder of 250 recipes takes as long as 250 projects."""
     asked = []
@@ -99,6 +140,8 @@ TRL = "trainer: sft\noutput_dir: o\nuse_peft: false\ngradient_checkpointing: tru
 ADAPTER = TRL.replace("false", "true") + "deepspeed: z3.json\n"
 SWIFT = "swift sft --train_type lora --deepspeed zero3 --output_dir o\n"
 SWIFT_DDP = "accelerate launch --multi_gpu swift/cli/sft.py --train_type lora --output_dir o --bf16 true\n"
+SETS = "T(TrainingArguments('o', gradient_checkpointing=True))\nif args.{}: args.gradient_checkpointing_kwargs = "
+SETS += "{{'use_reentrant': False}}\n"
 OPENRLHF = "deepspeed --module openrlhf.cli.train_sft --zero_stage 3 --bf16 --max_epochs 1\n"
 
 
@@ -130,6 +173,8 @@ OPENRLHF = "deepspeed --module openrlhf.cli.train_sft --zero_stage 3 --bf16 --ma
         ("s.sh", SWIFT_DDP, "ms-swift==3.5.0", "reentrant"),
         ("s.sh", SWIFT_DDP, "ms-swift==3.8.0", "non-reentrant"),
         ("o.sh", OPENRLHF, "", "non-reentrant off"),
+        ("t.py", SETS.format("gradient_checkpointing"), "transformers==4.49.0", "non-reentrant"),
+        ("t.py", SETS.format("lora"), "transformers==4.49.0", "non-reentrant reentrant"),
     ],
 )
 def test_the_mode_that_a_framework_sets(tmp_path, name, text, pinned, modes):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import python_calls, shell
+from faultline.audit import python_calls, trainings
 from faultline.audit.project import read_project
 from faultline.projects.documents import Document
 from tests.support.projects import family, written
@@ -37,6 +37,11 @@ COMMANDS = {
         ("torchrun train.py --dataset ours#1000 --deepspeed ds_z3.json # --bf16", family("zero3")),
         ("P='a\n#### 42'\ntorchrun train.py --deepspeed ds_z3.json", family("zero3")),
         ("cat <<EOF > run.sh\ntorchrun train.py --deepspeed ds_z3.json\nEOF", None),
+        ("torchrun train.py --deepspeed ds_z3.json 2>&1 | tee log", family("zero3")),
+        ("python send.py --gpus 8 -- accelerate launch --use_fsdp train.py", {"fsdp1-full"}),
+        ("srun -p big --gres=gpu:8 python -u train.py --deepspeed ds_z3.json", family("zero3")),
+        ('A="--deepspeed ds_z3.json \\\n --bf16 "\nall="torchrun train.py $A"\neval $all', family("zero3")),
+        ("echo torchrun train.py --deepspeed ds_z3.json", None),
     ],
     "precision": [
         ("accelerate launch --mixed_precision bf16 --multi_gpu train.py", {"bf16"}),
@@ -66,6 +71,7 @@ COMMANDS = {
         ("torchrun train.py --use_peft $PEFT --lora_r 8", None),
         ("deepspeed train.py --lora_enable True --lora_r 128 --output_dir o", {"yes"}),
         ("deepspeed train.py --lora_enable False --lora_r 128 --output_dir o", {"no"}),
+        ("deepspeed train.py --train_mode full --lora_rank 64 --output_dir o", {"no"}),
     ],
     "accumulation": [("torchrun train.py --gradient_accumulation_steps $(expr 16 / $N) --output_dir x", None)],
 }
@@ -96,6 +102,8 @@ CALLS = {
         ("Trainer(model, TrainingArguments('o'))", {"trainer"}),
         (OWN.format("Trainer"), {"trainer", "another"}),
         (OWN.format("SFTTrainer"), {"sft", "another"}),
+        ("if dpo:\n    DPOTrainer(model)\nelse:\n    Trainer(model)", {"dpo", "trainer"}),
+        ("from trl import RewardTrainer\nRewardTrainer(model)", {"another"}),
     ],
     "reference model": [("SFTConfig(max_grad_norm=0.3)", {"no"})],
     "trained head": [("LoraConfig(r=8, modules_to_save=['lm_head'])", {"yes"})],
@@ -105,6 +113,7 @@ CALLS = {
         ("LoraConfig(r=8) if lora else None", None),
         ("if __name__ == '__main__':\n    LoraConfig(r=8)", {"yes"}),
         ("if lora:\n    LoraConfig(r=8)", None),
+        ("def adapter(lora):\n    if not lora: return\n    return LoraConfig(r=8)", None),
         ("BitsAndBytesConfig(load_in_4bit=True)\nAutoConfig(beta_=1)", None),
     ],
 }
@@ -198,7 +207,9 @@ TOKENS = [f"{word} " for word in "accelerate launch train.py --deepspeed --bf16 
 PARTS = ["SFTConfig(", "bf16=True, ", "deepspeed=", "{'a': 1}, ", "x", "**k, ", ")", "\n", "if x:", " ", "lambda: "]
 
 
-@pytest.mark.parametrize(("reader", "parts"), [(shell, [*TOKENS, "\\\n", "\n"]), (python_calls, [*PARTS, "(" * 50])])
+@pytest.mark.parametrize(
+    ("reader", "parts"), [(trainings, [*TOKENS, "\\\n", "\n"]), (python_calls, [*PARTS, "(" * 50])]
+)
 @given(data=st.data())
 def test_any_program_is_read(reader, parts, data):
     """Breaks when a script or code of any kind ends in a traceback, or says something of no line."""

@@ -1,0 +1,163 @@
+"""The Python files of a project as they import each other: what classes are made of, and what a program uses."""
+
+import ast
+import functools
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from faultline.base.errors import UsageError
+from faultline.base.text import one_line
+from faultline.projects import files
+from faultline.projects.documents import Document
+
+LONGEST = 500_000  # characters of a file
+DEEPEST = 8  # classes that are made of each other
+FILES = 60  # that a program imports, and they in turn
+TRAINER = re.compile(r"Trainer$")
+ARGUMENTS = re.compile(r"(?:TrainingArguments|Trainer)$")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of code, parsed.
+
+    `imports` has, by the name that it has here, what is imported: the levels above, the module, and its name there.
+    `classes` has the names of the bases of each class.
+    """
+
+    document: Document
+    tree: ast.Module
+    imports: Mapping[str, tuple[int, str, str]]
+    classes: Mapping[str, tuple[str, ...]]
+
+
+def parsed(document: Document) -> Module | None:
+    """The code of a file; None for what isn't Python, or is too long or too deep for its parser."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of the code's own texts
+            tree = ast.parse(document.text) if len(document.text) <= LONGEST else None
+            return _module(document, tree) if tree else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _module(document: Document, tree: ast.Module) -> Module:
+    imports: dict[str, tuple[int, str, str]] = {}
+    classes: dict[str, tuple[str, ...]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            imports |= {each.asname or each.name: (node.level, node.module or "", each.name) for each in node.names}
+        elif isinstance(node, ast.Import):
+            imports |= {each.asname or each.name.partition(".")[0]: (0, each.name, "") for each in node.names}
+        elif isinstance(node, ast.ClassDef):
+            classes[node.name] = tuple(name_of(base) for base in node.bases)
+    return Module(document, tree, imports, classes)
+
+
+def name_of(node: ast.expr) -> str:
+    """The name of a class or function, without the module that it stands in."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def located(module: Module, name: str) -> tuple[Module, str] | None:
+    """The file of the project that a name is imported from, and its name there; None for one of a library's."""
+    level, where, original = module.imports.get(name, (0, "", ""))
+    for each in (f"{where}.{original}", where) if where or level else ():
+        if (path := _file(module.document, level, each)) and (other := _read(*path, path[0].stat().st_mtime_ns)):
+            return other, original
+    return None
+
+
+def _file(document: Document, level: int, dotted: str) -> tuple[Path, str] | None:
+    """The file of a module as it lies, and as it is shown: in the folder that it is relative to, or else in that of the
+    document or one above it, as far as the project's."""
+    folder, shown = document.path.parent, Path(document.name).parent
+    above = [] if shown.is_absolute() or ".." in shown.parts else [*shown.parents]
+    folders = [(folder, shown), *zip(folder.parents, above, strict=False)]
+    inner = Path(*filter(None, dotted.split(".")))
+    for base, seen in folders[level - 1 : level] if level else folders:
+        for end in (inner.with_suffix(".py") if inner.name else inner, inner / "__init__.py"):
+            try:
+                if (base / end).is_file():
+                    return base / end, one_line(seen / end)
+            except (OSError, ValueError):  # a name that no system takes
+                continue
+    return None
+
+
+@functools.lru_cache(1000)
+def _read(path: Path, name: str, changed: int) -> Module | None:
+    """A file of code as it is since it was `changed`."""
+    try:
+        return parsed(files.read(path, name))
+    except UsageError:
+        return None
+
+
+@dataclass(frozen=True)
+class Made:
+    """The trainer of a `library` that a class is made of, if it is a `subclass`, and the files that say so; no name
+    for a class of another kind."""
+
+    name: str = ""
+    library: str = ""
+    subclass: bool = False
+    paths: tuple[Path, ...] = ()
+
+
+def made_of(module: Module, name: str, depth: int = 0) -> Made:
+    """What a class is made of in the end."""
+    if depth > DEEPEST:
+        return Made()
+    if name in module.classes:
+        bases = (made_of(module, base, depth + 1) for base in module.classes[name] if base != name)
+        return next((replace(base, subclass=True) for base in bases if base.name), Made())
+    if where := located(module, name):
+        made = made_of(*where, depth + 1)
+        return replace(made, paths=(where[0].document.path.resolve(), *made.paths))
+    _, library, original = module.imports.get(name, (0, "", ""))
+    original, library = original or name, library.partition(".")[0]
+    if library == "transformers" and TRAINER.search(original):  # such as its Seq2SeqTrainer
+        return Made("Trainer", library, subclass=original != "Trainer")
+    return Made(original, library) if TRAINER.search(original) else Made()
+
+
+def starts(module: Module) -> Iterator[Module]:
+    """The files of the project with the functions that a program imports and calls outside of its own functions."""
+    outside = [node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    called = {
+        call.func.id
+        for node in outside
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    }
+    for name in sorted(called & module.imports.keys()):
+        where = located(module, name)
+        if where and any(isinstance(node, ast.FunctionDef) and node.name == where[1] for node in where[0].tree.body):
+            yield where[0]
+
+
+def libraries(path: Path, name: str) -> tuple[bool, bool]:
+    """Whether a program, or what it imports from the project, uses TRL; and transformers' arguments or trainers."""
+    return _libraries(path, name, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(300)
+def _libraries(path: Path, name: str, changed: int) -> tuple[bool, bool]:
+    program = _read(path, name, changed)
+    if not program:
+        return True, True
+    modules, seen = [program], {path.resolve()}
+    for module in modules:  # which grows
+        for each in module.imports if len(modules) < FILES else ():
+            where = located(module, each)
+            if where and (other := where[0].document.path.resolve()) not in seen:
+                seen.add(other)
+                modules.append(where[0])
+    used = [each for module in modules for each in module.imports.values()]
+    attributes = (node.attr for m in modules for node in ast.walk(m.tree) if isinstance(node, ast.Attribute))
+    trl = any(not level and where.partition(".")[0] == "trl" for level, where, _ in used)
+    return trl, trl or any(map(ARGUMENTS.search, (*(name for _, _, name in used), *attributes)))
