@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from faultline.audit import defaults, engines
+from faultline.audit import defaults, engines, hydra
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNKNOWN, UNNAMED, YES, Statement, truth
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
@@ -32,6 +32,7 @@ DEEPSPEED = frozenset(
 PARAMETERS = "lora_target_parameters"
 SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")  # beside an adapter, whole
 LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
+RANKS = ("lora_r", "lora_rank")  # 0 is no adapter
 ADAPTERS: dict[str, tuple[object, ...]] = {  # settings that name a kind of adapter, and the kinds that are none
     "adapter": (None, "", "none"),
     "finetuning_type": ("full", "freeze"),
@@ -98,6 +99,8 @@ def read(document: Document) -> tuple[str, list[Statement]] | None:
         return "accelerate", [*engines.accelerate(whole)]
     if DEEPSPEED & data.keys():
         return "deepspeed", [*engines.deepspeed(whole)]
+    if verl := hydra.of_config(document):
+        return "arguments", [*hydra.stated(verl)]
     for section in (whole, *(whole.section(key) for key in data if isinstance(key, str))):
         if ARGUMENTS & section.data.keys():
             return "arguments", [*stated(section)]
@@ -159,6 +162,9 @@ def _distribution(section: Section) -> Iterator[Statement]:
     """The strategies that a named engine leaves."""
     if isinstance(section.get("deepspeed"), dict):
         yield from engines.deepspeed(section.section("deepspeed"))
+    elif bundled := defaults.configs().get(str(section.get("deepspeed"))):
+        stated = engines.deepspeed(Section(replace(section.document, text="", lines={}), bundled))
+        yield from (replace(each, source=section.source("deepspeed")) for each in stated)
     elif section.get("deepspeed") and isinstance(section.get("deepspeed"), str):
         yield from engines.deepspeed_file(section, "deepspeed")
     if isinstance(section.get("accelerate_config"), str):  # of TRL's command line
@@ -221,6 +227,8 @@ def _adapter(section: Section) -> Iterator[Statement]:
             yield Statement("adapter", NO if section.get(key) in ADAPTERS[key] else YES, section.source(key))
     elif use is not None:
         yield Statement("adapter", YES if use else NO, section.source(switch))
+    elif key := next((key for key in RANKS if section.get(key) == 0), ""):
+        yield Statement("adapter", NO, section.source(key))
     elif key := next((key for key in LORA if section.get(key)), ""):
         full = next(
             (key for key in section.data if section.get(key) == "full"), ""

@@ -13,7 +13,7 @@ from faultline.audit.engines import Statement, truth
 from faultline.base.text import matches
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
-from faultline.projects.documents import Section
+from faultline.projects.documents import Section, Table
 
 TABLE = Path(__file__).with_name("defaults.toml")
 TRANSFORMERS = "transformers"
@@ -73,6 +73,13 @@ def frameworks() -> tuple[Framework, ...]:
 def _default(name: str, package: str, entry: Mapping[str, Any]) -> Default:
     lists = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     return Default(name, package, **(lists | {"values": frozenset(entry["values"])}))
+
+
+@functools.cache
+def configs() -> Mapping[str, Table]:
+    """The DeepSpeed configs that frameworks bring, by the names that their settings give them."""
+    table = tomllib.loads(TABLE.read_text("utf-8"))
+    return {name: config for entry in table.values() for name, config in entry.get("configs", {}).items()}
 
 
 def by_command(words: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.audit.defaults import TRANSFORMERS
-from faultline.audit.engines import NORM
 from faultline.audit.reading import Content
 
 ENGINES = ("accelerate", "deepspeed")
@@ -122,9 +121,9 @@ def _of_framework(content: Content) -> bool:
 
 
 def _is_program(code: Sequence[Content]) -> bool:
-    """Whether code says more of a training than of its adapters."""
+    """Whether code makes a trainer, or places a training itself."""
     stated = {each.axis for content in code for each in content.statements if not each.default}
-    return bool(stated & {"trainer", "strategy", "precision", "checkpointing", "accumulation", NORM})
+    return bool(stated & {"trainer", "strategy"})
 
 
 def _trains(code: Sequence[Content]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from faultline.audit import arguments, defaults, engines, modules, shell
+from faultline.audit import arguments, defaults, engines, hydra, modules, shell
 from faultline.audit.defaults import TRANSFORMERS
 from faultline.audit.engines import OTHER_TRAINER, UNNAMED, Statement, truth
 from faultline.audit.shell import ENGINES, Command
@@ -94,6 +94,11 @@ def _stated(command: Command) -> Iterator[Statement]:
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
             yield from _named(document, str(flags[key]))
+    config = engines.beside(
+        document, f"{flags.get('config_path', '.')}/{flags.get('config_name')}".removesuffix(".yaml") + ".yaml"
+    )
+    verl = {**(hydra.of_config(config.document) if config else {}), **hydra.of_words(command.words, document)}
+    yield from hydra.stated(verl)
     trainer = _trainer(command.words)
     lines = dict(document.lines)
     if trainer == OTHER_TRAINER:
@@ -108,6 +113,7 @@ def _stated(command: Command) -> Iterator[Statement]:
             key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
         }
     unsaid = {*arguments.KWARGS, "fsdp_config", defaults.ANYTHING} - flags.keys() if command.more else set()
+    of_script |= {key: value for key, (value, _) in verl.items() if "." in key}
     section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
     yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
 

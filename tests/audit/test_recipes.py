@@ -129,7 +129,7 @@ def test_every_default_has_its_releases_and_its_line_upstream():
         for default in framework.defaults:
             ranges.parse(default.versions)
             assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/blob/v[\w.]+/\S+#L\d+", default.source)
-            assert default.values <= {"reentrant", "non-reentrant", "off", "yes", "no", "1.0"}
+            assert default.values <= {"reentrant", "non-reentrant", "off", "yes", "no", "1.0", "fsdp1-full", "fsdp2"}
 
 
 LLAMA = "stage: sft\nfinetuning_type: lora\noutput_dir: o\ndeepspeed: z3.json\ntemplate: x\n"

@@ -11,6 +11,7 @@ from faultline.audit.project import read_project
 from faultline.projects.documents import Document
 from tests.support.projects import family, written
 
+VERL = "python3 -m verl.trainer.main_ppo data.n=1 +actor_rollout_ref"
 COMMANDS = {
     "strategy": [
         ("accelerate launch --use_fsdp --fsdp_version 2 train.py --output_dir x", {"fsdp2"}),
@@ -31,7 +32,14 @@ COMMANDS = {
         ("DS=ds_z3.json\nDS=ds_z2.json\ndeepspeed train.py --deepspeed $DS", None),
         ('deepspeed train.py --deepspeed "${DS:-ds_z3.json}"', None),
         ("trl grpo --accelerate_config zero2 --output_dir x", {"zero2", "zero2-small"}),
-        ("swift sft --tuner_type lora --deepspeed zero2", {"zero2", "zero2-small", "zero2-offload"}),
+        ("swift sft --tuner_type lora --deepspeed zero2", {"zero2", "zero2-small"}),
+        (f"{VERL}.actor.strategy=fsdp2 {VERL[-18:]}.actor.fsdp_config.fsdp_size=-1", {"fsdp2"}),
+        (f"{VERL}.actor.strategy=fsdp2 {VERL[-18:]}.actor.fsdp_config.fsdp_size=8", {"fsdp2", "fsdp2-hsdp"}),
+        (f"{VERL}.actor.strategy=$S", None),
+        (f"{VERL}.model.lora_rank=8", {"fsdp1-full"}),
+        (f"{VERL}.model.lora_rank=8 --config-name=other", None),
+        (f"{VERL}.model.lora_rank=8 $@", None),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=x model.strategy=fsdp", {"fsdp1-full"}),
         ("echo use --deepspeed ds_z3.json with train.py --bf16", None),
         ("# torchrun train.py --deepspeed ds_z3.json", None),
         ("torchrun train.py --dataset ours#1000 --deepspeed ds_z3.json # --bf16", family("zero3")),
@@ -51,6 +59,8 @@ COMMANDS = {
         ("torchrun train.py --gradient-checkpointing --bf16", {"reentrant", "non-reentrant"}),
         ("torchrun train.py --gradient_checkpointing false", {"off"}),
         ("torchrun train.py --gradient_checkpointing $GC --bf16", None),
+        (f"{VERL}.model.enable_gradient_checkpointing=True", {"non-reentrant"}),
+        (f"{VERL}.model.enable_gradient_checkpointing=False", {"off"}),
         (
             """swift sft --gradient_checkpointing true --gradient_checkpointing_kwargs '{"use_reentrant": false}'""",
             {"non-reentrant"},
@@ -67,6 +77,8 @@ COMMANDS = {
         ("swift rlhf --rlhf_type dpo --train_type lora", {"yes"}),
         ("swift rlhf --rlhf_type dpo --tuner_type full", {"no"}),
         ("swift rlhf --rlhf_type dpo --tuner_type llamapro", None),
+        (f"{VERL}.model.lora_rank=32", {"yes"}),
+        ("deepspeed train.py --lora_rank 0 --lora_alpha 16 --bf16", {"no"}),
         ("torchrun train.py --lora_target_modules q_proj v_proj --output_dir x", {"yes"}),
         ("torchrun train.py --use_peft $PEFT --lora_r 8", None),
         ("deepspeed train.py --lora_enable True --lora_r 128 --output_dir o", {"yes"}),

@@ -107,7 +107,8 @@ SAID = {
         ("deepspeed: examples/deepspeed/ds_z3_config.json", family("zero3")),
         ("fsdp: fsdp2\ntuner_type: lora", {"fsdp2"}),
         ("deepspeed: configs/zero3_bf16.json", family("zero3")),
-        ("deepspeed: zero2_offload", family("zero2")),
+        ("deepspeed: zero2_offload", {"zero2-offload"}),
+        ("actor_rollout_ref: {actor: {strategy: fsdp2, fsdp_config: {fsdp_size: -1}}}", {"fsdp2"}),
         ("deepspeed: my_config.json", family("zero")),
         ("ddp_find_unused_parameters: false", {*strategies.names()} - {"ddp-find-unused"}),
         ("distributed_type: NO\nmixed_precision: no", {"single"}),
@@ -364,7 +365,7 @@ KINDS = {
     ),
     "ms-swift": (
         {"dpo.yaml": SWIFT},
-        {**MOST, "strategy": {*ZERO2, "zero2-offload"}, "trainer": {"dpo"}, **ACCUMULATES},
+        {**MOST, "strategy": ZERO2, "trainer": {"dpo"}, **ACCUMULATES, **CLIPS},
     ),
     "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (
