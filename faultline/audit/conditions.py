@@ -9,11 +9,11 @@ from faultline import strategies
 from faultline.audit.arguments import trainers
 from faultline.audit.engines import NO, OTHER_TRAINER, YES
 from faultline.audit.project import Project
-from faultline.audit.undecided import Open
+from faultline.audit.undecided import Open, unmeasured
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
-from faultline.cells.words import command, grouped, in_words, ordered
+from faultline.cells.words import grouped, in_words, ordered
 from faultline.observations import history, measured, releases
 from faultline.observations.ranges import Range
 
@@ -57,13 +57,14 @@ class Case:
 class Finding:
     """A failure that nothing known of a project excludes; the surest case first.
 
-    Of several `recipes` of which this is said alike, `project` is the first.
+    Of several `recipes` of which this is said alike, `project` is the first, and `alike` what is said of each.
     """
 
     failure: Failure
     cases: tuple[Case, ...]
     project: Project = field(default_factory=Project)
     recipes: tuple[str, ...] = ()
+    alike: tuple["Finding", ...] = ()
 
     @property
     def certain(self) -> bool:
@@ -131,7 +132,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
         holds += [turn.package for turn in turns if turn and turn.package in project.versions]
     unknown += [Open((need,), needs()[need].text) for need in missing]
     unknown += undecided
-    unknown += [_unmeasured(failure, cell, why, project) for why, cell in whys.items()]
+    unknown += [unmeasured(failure, cell, why, project.versions) for why, cell in whys.items()]
     unknown += [Open((), variant.look_for)] if variant.look_for else []
     asks = bool(variant.look_for) or any_other or not all(_by_default(need, project) for need in missing)
     return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)
@@ -174,15 +175,6 @@ def _state(failure: Failure, cell: Cell, project: Project) -> tuple[bool | None,
     if (key := (failure.name, cell)) not in project.shows:
         project.shows[key] = releases.state(failure, cell, project.versions)
     return project.shows[key]
-
-
-def _unmeasured(failure: Failure, cell: Cell, why: str, project: Project) -> Open:
-    """What the project's releases leave open, with the command that decides it where all of them are in one version."""
-    about, asked = releases.deciding(failure, cell, project.versions, why), project.versions
-    if not all(name in asked and asked[name].pinned for name in about):
-        return Open(about, why)
-    stack = " ".join(f"{name}=={each.pinned}" for name, each in asked.items() if each.pinned)
-    return Open(about, why, command(cell.id, stack))
 
 
 def _by_default(need: str, project: Project) -> bool:

@@ -36,6 +36,10 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
                 "id": finding.failure.id,
                 "title": finding.failure.title,
                 "recipes": list(finding.recipes),
+                "places": {
+                    each.recipes[0]: {name: _places(each.project, name) for name in each.cases[0].holds}
+                    for each in finding.alike
+                },
                 "certain": finding.certain,
                 "applies": finding.applies,
                 "cases": [
@@ -51,7 +55,11 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
 
 
 def _sources(project: Project) -> dict[str, list[str]]:
-    return {name: [str(place) for place in places] for name, places in project.sources.items()}
+    return {name: _places(project, name) for name in project.sources}
+
+
+def _places(project: Project, name: str) -> list[str]:
+    return [str(place) for place in project.sources.get(name, ())]
 
 
 def _case(case: Case, evidence: Observed, sources: Mapping[str, Sequence[str]]) -> dict[str, object]:

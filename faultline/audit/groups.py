@@ -22,6 +22,6 @@ def in_recipes(recipes: Mapping[str, Project]) -> list[Finding]:
     merged = []
     for among in groups.values():
         surest = min((each for _, each in among), key=lambda each: doubt(each.cases[0]))
-        alike = tuple(name for name, each in among if each.word == surest.word)
-        merged.append(replace(surest, recipes=alike))
+        alike = tuple(replace(each, recipes=(name,)) for name, each in among if each.word == surest.word)
+        merged.append(replace(surest, recipes=tuple(each.recipes[0] for each in alike), alike=alike))
     return surest_first(merged)

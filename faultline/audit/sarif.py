@@ -20,7 +20,8 @@ Json = dict[str, object]
 
 
 def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured, summary: str) -> Json:
-    """Some findings as results: an error if it is certain, a note if it is open; `summary` counts all there are."""
+    """Some findings as results, for each recipe where they apply: an error if it is certain, a note if open; `summary`
+    counts all there are."""
     notes = [*project.notes, summary]
     return {
         "$schema": SCHEMA,
@@ -42,7 +43,11 @@ def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured, 
                 ],
                 "originalUriBaseIds": {BASE: {"description": {"text": "The folder in which the audit ran."}}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, measured, index) for index, finding in enumerate(findings)],
+                "results": [
+                    _result(each, measured, index)
+                    for index, finding in enumerate(findings)
+                    for each in (finding.applies and finding.alike) or [finding]
+                ],
             }
         ],
     }

@@ -1,11 +1,16 @@
 """Conditions that no file decides, and the settings that would decide most of them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from faultline.base.packages import STACK
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import needs
+from faultline.cells.cell import Cell
+from faultline.cells.words import command
+from faultline.observations import measured, releases
+from faultline.observations.ranges import Range
 
 KEYS = {
     "strategy": "the strategy (an accelerate or DeepSpeed config)",
@@ -23,12 +28,13 @@ class Open:
     """A condition that isn't decided: the axes, needs or packages that it is about, and what they would have to be.
 
     It is about nothing if it is in the code, which no file states. The `decide` command settles one about releases
-    that are all stated, as their combination was not measured.
+    that are all stated, as their combination was not measured; there is none where one is `too_old` to be run.
     """
 
     about: tuple[str, ...]
     wanted: str
     decide: str = ""
+    too_old: bool = False
 
 
 def label(name: str) -> str:
@@ -56,4 +62,20 @@ def deciding(findings: Sequence[Sequence[Sequence[Open]]]) -> list[str]:
 
 
 def _about(case: Sequence[Open]) -> frozenset[str]:
-    return frozenset(name for condition in case if not condition.decide for name in condition.about)
+    return frozenset(name for each in case if not (each.decide or each.too_old) for name in each.about)
+
+
+def unmeasured(failure: Failure, cell: Cell, why: str, versions: Mapping[str, Range]) -> Open:
+    """What a project's releases leave open, with the command that decides it where all that matter are in one version,
+    and none is older than any that was run."""
+    about, trainer = releases.deciding(failure, cell, versions, why), failure.variant(cell.variant).trainer
+    matter = ("transformers", "accelerate", *(("trl",) if trainer != "trainer" else ())) if trainer else ()
+    pinned = {name: each.pinned for name, each in versions.items() if each.pinned}
+    if not pinned.keys() >= {*about}:
+        return Open(about, why)
+    if old := tuple(name for name, version in pinned.items() if version < measured.oldest(name)):
+        return Open(old, why, too_old=True)
+    if loose := tuple(name for name in matter if name not in pinned):
+        return Open(loose, why)
+    stack = " ".join(f"{name}=={version}" for name, version in pinned.items())
+    return Open(about, why, command(cell.id, stack))

@@ -47,10 +47,11 @@ def undecided(project: Project, case: Case, condition: Open) -> str:
     text = wanted(case, condition)
     if not condition.about:
         return f"{CODE}: {UNKNOWN} (fails with {text})"
-    if condition.decide:
+    if condition.decide or condition.too_old:
         odd = " and ".join(f"{name}{value(project, name)}" for name in condition.about)
         together = f"{odd} with your other releases" if len(condition.about) < 3 else "your releases together"
-        return f"{together}: not measured (fails if {text})"
+        run = "older than any that was run" if condition.too_old else "not measured"
+        return f"{together}: {run} (fails if {text})"
     known = dict.fromkeys(value(project, name) for name in condition.about)
     names = listing([label(name) for name in condition.about])
     releases = condition.about[0] not in ("trainer", "strategy", "checkpointing", "precision", *needs())
@@ -92,5 +93,7 @@ def summary(findings: Sequence[Finding]) -> str:
     asked = [key(name) for name in deciding(left)]
     runs = sum(any(condition.decide for condition in case) for cases in left for case in cases[:1])
     measure = f"a run of your releases decides {runs}" if runs else ""
-    settings = f"say {listing(asked)}" if asked else "" if runs else "only the code can decide"
-    return f"{counts}, {len(left)} undecided: {'; '.join(filter(None, [settings, measure]))}"
+    old = sum(any(condition.too_old for condition in case) for cases in left for case in cases[:1])
+    aged = f"{old} {'is' if old == 1 else 'are'} about releases older than any that was run" if old else ""
+    settings = f"say {listing(asked)}" if asked else "" if runs or old else "only the code can decide"
+    return f"{counts}, {len(left)} undecided: {'; '.join(filter(None, [settings, measure, aged]))}"

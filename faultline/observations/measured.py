@@ -200,6 +200,13 @@ def named_stacks() -> dict[str, Stack]:
     return {name: stack for name, stack in store.stacks().items() if name in requests.named() and name != TODAY}
 
 
+@functools.cache
+def oldest(package: str) -> Version:
+    """The oldest release of a package that was run."""
+    every = [stack.versions[package] for stack in (*named_stacks().values(), *months())]
+    return min(map(ranges.public, (*every, pinned()[package])))
+
+
 def seen(text: str) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error in any wording; the newest stack last, today's behind all."""
     begins = beginning(text)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +25,17 @@ from faultline.base import packages, paths
 from faultline.catalogue import loading
 from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
+from faultline.cli.app import app
 from faultline.observations import history, measured, ranges, releases, store
 from faultline.observations.store import Row, Stack
 from faultline.projects import versions
 from faultline.projects.documents import Document, Place
+from faultline.stacks import requests
 from tests.support.night import sampled
 from tests.support.projects import GRPO, pins, put, written
 
-UNCACHED, RELEASES = history.of.__wrapped__, history._releases.__wrapped__  # nothing made up stays for other tests
+UNCACHED, RELEASES = history.of.__wrapped__, history._releases.__wrapped__
+OLDEST = measured.oldest.__wrapped__  # nothing made up stays for other tests
 PAGE = (paths.ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 FAILURES = loading.failures()
 TWICE, NO_GRAD, OVER_RANKS = "zero_double_reduction", "grpo_lora_no_grad", "distillation_loss_over_ranks"
@@ -519,6 +523,7 @@ def recorded(monkeypatch):
         rows = [Row(row.name, stacks[name].name, *did) for name, (_, did) in runs.items()]
         monkeypatch.setattr(history, "of", UNCACHED)
         monkeypatch.setattr(history, "_releases", RELEASES)
+        monkeypatch.setattr(measured, "oldest", OLDEST)
         monkeypatch.setattr(store, "stacks", lambda: {each.name: each for each in stacks.values()})
         monkeypatch.setattr(store, "rows", lambda failure: {row: rows})
         monkeypatch.setattr(measured, "monthly", lambda failure: {})
@@ -658,6 +663,28 @@ def test_no_version_is_asked_for_that_is_stated(pins):
     for case, condition in combined:
         assert all(pin in condition.decide for pin in pins.split())
         assert "not measured" in undecided_text(known, case, condition)
+        _, bound, _ = app().parse_args(shlex.split(condition.decide)[1:], exit_on_error=False, print_error=False)
+        assert requests.parse(bound.arguments["stack"]).requirements and bound.arguments["axes"].selection().cells
+
+
+@pytest.mark.parametrize(
+    ("pins", "about", "words"),
+    [
+        (OLD.replace("0.17.0", "0.12.2"), ("deepspeed",), "deepspeed==0.12.2 with your other releases: older than any"),
+        (
+            OLD.replace("transformers==4.49.0 ", ""),
+            ("transformers",),
+            "transformers: unknown (fails if your",
+        ),
+    ],
+)
+def test_no_run_is_offered_that_can_not_decide(pins, about, words):
+    """Breaks when a command is printed for releases that nothing here runs on, or beside one that nobody stated."""
+    known = setup(pinned(pins), **GRPO_UNDER_ZERO2)
+    [case] = [each for each in cases(known, NO_GRAD) if each.variants[0].trainer == "grpo"]
+    [condition] = [each for each in case.open if {*each.about} & {"deepspeed", "transformers"}]
+    assert condition.about == about and not condition.decide
+    assert undecided_text(known, case, condition).startswith(words)
 
 
 def test_the_release_that_was_not_measured_is_named_and_no_other():

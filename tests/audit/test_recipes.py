@@ -49,6 +49,12 @@ def test_a_folder_may_have_its_requirements_elsewhere(tmp_path):
     result = audited(tmp_path / "r.txt", tmp_path / "c")
     match = match_of(result, NO_GRAD)
     assert len(result.recipes) == len(match.recipes) == 2 and match.certain
+    results = [each for each in result.as_sarif()["runs"][0]["results"] if each["ruleId"] == NO_GRAD]
+    files = {place["physicalLocation"]["artifactLocation"]["uri"] for each in results for place in each["locations"]}
+    assert {file.rpartition("/")[2] for file in files} == {"bad.yaml", "more.yaml"}, "each recipe has a result"
+    [first, *_] = result.as_json()["findings"]
+    for name, places in first["places"].items():
+        assert name in match.recipes and places["adapter"][0].startswith(name)
     assert not audited(tmp_path / "one.yaml", tmp_path / "c").recipes
 
 
