@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
 from faultline.audit.conditions import Case
 from faultline.base.packages import TODAY
 from faultline.catalogue import Failure
@@ -75,6 +77,10 @@ def _remedies(
     twins = {replace(cell, precision="fp32") for cell in today}
     tested = [cell for cell in showing if cell in twins]
     cells, whose = "these cells today", ""
+    if not any(fate.word == "verified" for fate in remedies.remedies(failure, tested)):
+        larger = {replace(cell, strategy=cell.strategy.removesuffix("-small")) for cell in twins} - twins
+        if others := [cell for cell in showing if cell in larger]:
+            tested, cells, whose = others, "these cells with larger buckets today", " with larger buckets"
     if not tested:
         tested = [cell for cell in showing if cell.variant == "broken" and measured.place(cell) in places]
         cells, whose = "the bare mechanism today", " of the bare mechanism"
@@ -84,10 +90,11 @@ def _remedies(
     fates = remedies.remedies(failure, tested)
     pinned = {name: str(asked.pinned) for name, asked in versions.items() if asked.pinned}
     decisive, ruled = measured.with_versions(failure, pinned)
-    others = remedies.remedies(failure, tested, ruled) if decisive else []
-    if others and {(fate.key, fate.word) for fate in others} != {(fate.key, fate.word) for fate in fates}:
-        with_releases = ", ".join(f"{name} {decisive[name]}" for name in sorted(decisive))
-        return f"these cells with {with_releases}", f" with {with_releases}", others
+    ours = remedies.remedies(failure, tested, ruled) if decisive else []
+    if ours and {(fate.key, fate.word) for fate in ours} != {(fate.key, fate.word) for fate in fates}:
+        run = [name for name in sorted(decisive) if Version(decisive[name]) >= measured.oldest(name)]
+        with_releases = ", ".join(f"{name} {decisive[name]}" for name in run or sorted(decisive))
+        return f"these cells with {with_releases}", f" with {with_releases}", ours
     return cells, whose, fates
 
 

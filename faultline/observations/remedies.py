@@ -100,7 +100,7 @@ def remedies(failure: Failure, chosen: Collection[Cell], known: Outcomes | None 
 
 
 def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
-    held = claims.verdict(failure, claim, known, cells=chosen)
+    held = claims.verdict(failure, claim, known, cells=[cell for cell in chosen if not _dies(failure, claim, cell, known)])
     pro, contra = len(held.supporting), len(held.against)
     if not pro and not contra:
         return None
@@ -109,3 +109,9 @@ def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Col
     in_trainers = all(failure.variant(cell.variant).trainer for cell in every)
     against = tuple(where(failure, held, known))
     return Fate(key, claim, held.word, pro, pro + contra, against, strategies=under, in_trainers=in_trainers)
+
+
+def _dies(failure: Failure, claim: Claim, cell: Cell, known: Outcomes) -> bool:
+    """Whether a remedy ends the process by a signal where the failure doesn't: on a CPU, which says nothing of GPUs."""
+    proposed = known.get(claims.swapped(failure, claim.swap, cell), known[cell])
+    return proposed.outcome == "crashes" != known[cell].outcome
