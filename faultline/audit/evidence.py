@@ -94,7 +94,8 @@ def _remedies(
     if ours and {(fate.key, fate.word) for fate in ours} != {(fate.key, fate.word) for fate in fates}:
         run = [name for name in sorted(decisive) if Version(decisive[name]) >= measured.oldest(name)]
         with_releases = ", ".join(f"{name} {decisive[name]}" for name in run or sorted(decisive))
-        return f"these cells with {with_releases}", f" with {with_releases}", ours
+        by = "with" if run else "by the rules for"
+        return f"these cells {by} {with_releases}", f" {by} {with_releases}", ours
     return cells, whose, fates
 
 

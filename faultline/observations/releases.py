@@ -85,6 +85,8 @@ def _usual_state(
         if len(observation.versions) > 1 and _pinned(observation, in_one) and _fits(observation, exactly):
             return observation.shows is True, ""
     inside, outside = relevant(before_fix, asked)
+    if inside and not any(each.shows is not None or _fits(each, asked) for each in inside):  # the nearest that got as far
+        inside, outside = relevant([each for each in before_fix if each.shows is not None], asked)
     if not inside:
         return _by_fewer(failure, cell, asked, runs, {} if answers is None else answers)
     shows = {observation.shows for observation in inside} - {None}

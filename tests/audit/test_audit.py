@@ -570,6 +570,15 @@ def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(reco
         assert state(cell, deepspeed="==0.16.0") == (shows, "")
 
 
+def test_the_nearest_run_that_got_that_far_is_what_older_releases_do(recorded):
+    """Breaks when a failure is excluded for old releases as the oldest run ended before it, with another error."""
+    cell = f"{TWICE}/broken/zero2-offload/reentrant/fp32/w2/cpu"
+    oldest = {"deepspeed-0.15.4": (stack(deepspeed="0.15.4"), ("raises", "other"))}
+    recorded(cell, **oldest, other=(stack(deepspeed="0.16.0"), RAISED))
+    shows, why = state(cell, deepspeed="==0.14.0")
+    assert shows is None and "deepspeed 0.16.0" in why and state(cell, deepspeed="==0.15.4") == (False, "")
+
+
 def test_a_control_that_goes_wrong_for_another_reason_is_not_the_failure(recorded):
     """Breaks when what one variant does when it fails is taken for the failure in a variant that trains."""
     for variant, shows in ("sft-broken", False), ("gold-broken", True):
