@@ -163,7 +163,11 @@ def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, 
 
     If one does, the cells that weren't measured with such releases say nothing beside it.
     """
-    among = [cell for cell in _places(failure, variant, project) if releases.possible(failure, cell)]
+    among = [
+        cell
+        for cell in _places(failure, variant, project)
+        if releases.possible(failure, cell) or any(each.shows for each in history.of(failure, cell))
+    ]
     states = {cell: _state(failure, cell, project) for cell in among}
     if any(shows for shows, _ in states.values()):
         unmeasured = (releases.TODAY_ONLY, releases.NOT_BEFORE, releases.FEW)

@@ -1,7 +1,7 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -120,7 +120,10 @@ def put_together(contents: Sequence[Content]) -> Project:
     by_default = [each for each in statements if each.default]
     in_code = frozenset[str]().union(*(each.values for each in statements if each.axis == IN_CODE))
     called = any(each.axis == "trainer" and not each.shared for each in statements)
-    left, sources = _settings([_of_release(content, packages, called) for content in contents], notes)
+    given = [each for content in contents if content.kind != "code" for each in content.statements]
+    weaker = {"trainer"} if called else set[str]()
+    weaker |= {"adapter"} if any(each.axis == "adapter" for each in given) else set()
+    left, sources = _settings([_of_release(content, packages, weaker) for content in contents], notes)
     stated = {*left}
     _by_default(by_default, left, sources, packages)
     for axis in in_code & left.keys():
@@ -189,11 +192,15 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
             sources[axis] = (*sources.get(axis, ()), *(each.source for each in used))
 
 
-def _of_release(content: Content, packages: Mapping[str, Range], called: bool) -> Content:
-    """What a file states as the allowed releases have it, without what only some trainers have where one is `called`
-    by its name."""
+def _of_release(content: Content, packages: Mapping[str, Range], weaker: Collection[str]) -> Content:
+    """What a file states as the allowed releases have it, without what is `weaker`: a trainer by its settings where one
+    is called by its name, and an adapter that code can make where arguments say whether there is one."""
     stated = [each for each in content.statements if not each.default and each.axis != IN_CODE]
-    stated = [each for each in stated if not (called and each.shared and each.axis == "trainer")]
+    stated = [
+        each
+        for each in stated
+        if each.axis not in weaker or not (each.shared if each.axis == "trainer" else content.kind == "code")
+    ]
     return replace(content, statements=[arguments.of_release(statement, packages) for statement in stated])
 
 

@@ -579,6 +579,15 @@ def test_the_nearest_run_that_got_that_far_is_what_older_releases_do(recorded):
     assert shows is None and "deepspeed 0.16.0" in why and state(cell, deepspeed="==0.15.4") == (False, "")
 
 
+def test_a_failure_that_today_can_not_have_is_told_of_who_may_have_older_releases():
+    """Breaks when LoRA with ZeRO-3 and non-reentrant checkpointing is fine, as today's TRL makes that reentrant."""
+    left = {"strategy": "zero3", "checkpointing": "non-reentrant", "trainer": "sft", "adapter": "yes"}
+    for asked, word in ({}, "likely"), ({"deepspeed": "==0.16.5", "trl": "==0.16.0"}, "certain"), (None, None):
+        known = setup(asked, **left) if asked is not None else Project(setup(**left).left, TODAY)
+        match = conditions.finding(FAILURES["zero3_nonreentrant_frozen_checkpointerror"], known)
+        assert (match and match.word) == word, asked
+
+
 def test_a_control_that_goes_wrong_for_another_reason_is_not_the_failure(recorded):
     """Breaks when what one variant does when it fails is taken for the failure in a variant that trains."""
     for variant, shows in ("sft-broken", False), ("gold-broken", True):

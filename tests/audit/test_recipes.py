@@ -83,7 +83,7 @@ def test_a_page_shows_commands_and_a_config_finds_the_code_of_its_name(tmp_path)
 
 PACKAGE = {
     "p/run.py": "from p.train import train\nif __name__ == '__main__':\n    train()\n",
-    "p/train.py": "from .own import MyTrainer\ndef train(): MyTrainer(model, args=parsed).train()\n",
+    "p/train.py": "from .own import MyTrainer\ndef train(): MyTrainer(LoraConfig(r=8), args=parsed).train()\n",
     "p/own/__init__.py": "from .trainer import MyTrainer\n",
     "p/own/trainer.py": "from transformers import Trainer\nclass MyTrainer(Trainer): pass\n",
     "p/loop.py": "from accelerate import Accelerator\nAccelerator().prepare(model)\n",
@@ -101,13 +101,17 @@ PACKAGE = {
 )
 def test_the_trainer_of_a_command_is_what_its_program_makes(tmp_path, program, trainer):
     """Breaks when a trainer's class in another file isn't followed, or a flag of somebody's own is taken for TRL's."""
-    run = f"torchrun {program} --num_generations 8 --gradient_checkpointing true --output_dir o\n"
+    run = f"torchrun {program} --num_generations 8 --gradient_checkpointing true --output_dir o --peft_enable false\n"
     files = PACKAGE | {"run.sh": run, "requirements.txt": "transformers==4.49.0\ndeepspeed==0.16.4\n"}
     project, of = read_recipes([put(tmp_path, files)])
     left = of.get("run.sh:1", project).left
     assert left.get("trainer", set()) == trainer
-    known = {"checkpointing"} if "loop" in program else {"checkpointing", "own max_grad_norm"}
-    assert {*left} - {"trainer"} == known and len(left["checkpointing"]) == (2 if len(trainer) != 2 else 1)
+    known = {"checkpointing", "adapter", *(() if "loop" in program else ("own max_grad_norm",))}
+    assert (
+        {*left} - {"trainer"} == known
+        and left["adapter"] == {"no"}
+        and len(left["checkpointing"]) == (2 if len(trainer) != 2 else 1)
+    )
 
 
 def test_what_belongs_to_one_part_of_a_project_is_not_said_of_another(tmp_path):
