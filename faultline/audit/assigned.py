@@ -18,6 +18,8 @@ Tests = tuple[ast.expr, ...]
 
 def read(document: Document, tree: ast.AST) -> Iterator[Statement]:
     """What is set; of checkpointing the mode, where it is a literal and only asked for with checkpointing itself."""
+    if not any(name in document.text for name in (*DECIDES, *METHODS)):
+        return
     for node, tests in _nodes(tree):
         place = replace(document.place(getattr(node, "lineno", 1)), text="set in code")
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -25,13 +25,15 @@ class Module:
     """A file of code, parsed.
 
     `imports` has, by the name that it has here, what is imported: the levels above, the module, and its name there.
-    `classes` has the names of the bases of each class.
+    `classes` has the names of the bases of each class, and `arguments` says whether transformers' arguments or a
+    trainer are named.
     """
 
     document: Document
     tree: ast.Module
     imports: Mapping[str, tuple[int, str, str]]
     classes: Mapping[str, tuple[str, ...]]
+    arguments: bool
 
 
 def parsed(document: Document) -> Module | None:
@@ -47,6 +49,7 @@ def parsed(document: Document) -> Module | None:
 def _module(document: Document, tree: ast.Module) -> Module:
     imports: dict[str, tuple[int, str, str]] = {}
     classes: dict[str, tuple[str, ...]] = {}
+    arguments = False
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             imports |= {each.asname or each.name: (node.level, node.module or "", each.name) for each in node.names}
@@ -54,7 +57,10 @@ def _module(document: Document, tree: ast.Module) -> Module:
             imports |= {each.asname or each.name.partition(".")[0]: (0, each.name, "") for each in node.names}
         elif isinstance(node, ast.ClassDef):
             classes[node.name] = tuple(name_of(base) for base in node.bases)
-    return Module(document, tree, imports, classes)
+        elif isinstance(node, ast.Attribute):
+            arguments = arguments or bool(ARGUMENTS.search(node.attr))
+    arguments = arguments or any(ARGUMENTS.search(name) for _, _, name in imports.values())
+    return Module(document, tree, imports, classes, arguments)
 
 
 def name_of(node: ast.expr) -> str:
@@ -158,6 +164,5 @@ def _libraries(path: Path, name: str, changed: int) -> tuple[bool, bool]:
                 seen.add(other)
                 modules.append(where[0])
     used = [each for module in modules for each in module.imports.values()]
-    attributes = (node.attr for m in modules for node in ast.walk(m.tree) if isinstance(node, ast.Attribute))
     trl = any(not level and where.partition(".")[0] == "trl" for level, where, _ in used)
-    return trl, trl or any(map(ARGUMENTS.search, (*(name for _, _, name in used), *attributes)))
+    return trl, trl or any(module.arguments for module in modules)

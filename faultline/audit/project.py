@@ -1,5 +1,6 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,7 +144,7 @@ def put_together(contents: Sequence[Content]) -> Project:
         if norm not in stated and left.get(need) == YES | NO:
             del left[need], sources[need]
     noted = Notes(notes.places | of_versions.places)
-    texts = dict.fromkeys((*noted.texts(), *_torch(packages.get("torch", Range()))))
+    texts = dict.fromkeys((*noted.texts(), *_torch(packages.get("torch", Range()).text)))
     ignored = frozenset(name for content in contents for name in content.ignored)
     return Project(left, packages, sources, tuple(texts), ignored=ignored, noted=noted)
 
@@ -245,8 +246,10 @@ def _unlike(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
     return frozenset({"yes" for norm in norms if {norm} != clips} | {"no" for norm in norms if norm in clips})
 
 
-def _torch(asked: Range) -> list[str]:
+@functools.lru_cache
+def _torch(text: str) -> list[str]:
     """A note on a torch that few or no runs had."""
+    asked = ranges.parse(text)
     usual = measured.pinned()["torch"]
     if asked.holds(ranges.public(usual)):
         return []
