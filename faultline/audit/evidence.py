@@ -78,9 +78,10 @@ def _remedies(
     tested = [cell for cell in showing if cell in twins]
     cells, whose = "these cells today", ""
     if not any(fate.word == "verified" for fate in remedies.remedies(failure, tested)):
-        larger = {replace(cell, strategy=cell.strategy.removesuffix("-small")) for cell in twins} - twins
-        if others := [cell for cell in showing if cell in larger]:
-            tested, cells, whose = others, "these cells with larger buckets today", " with larger buckets"
+        plain = {replace(cell, strategy=cell.strategy.partition("-")[0]) for cell in twins} - twins
+        if others := [cell for cell in showing if cell in plain]:
+            under = " and ".join(sorted({cell.strategy for cell in others}))
+            tested, cells, whose = others, f"these cells under {under} today", f" under {under}"
     if not tested:
         tested = [cell for cell in showing if cell.variant == "broken" and measured.place(cell) in places]
         cells, whose = "the bare mechanism today", " of the bare mechanism"

@@ -1,7 +1,7 @@
 """What verl takes from the words of its Hydra commands, as `+actor_rollout_ref.actor.strategy=fsdp2`, and from YAML."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from faultline.audit.engines import NO, OTHER_TRAINER, YES, Statement, truth
@@ -13,8 +13,16 @@ WORD = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.DOTALL)
 # Where its trainers have the settings of the engine and those of the model.
 PARTS = (("actor_rollout_ref.actor", "actor_rollout_ref.model"), ("engine", "model"), ("model", "model"))
 SHARDED = {"fsdp": "1", "fsdp2": "2"}
+CONFIGS = {"verl.trainer.main_ppo": "ppo_trainer.yaml", "verl.trainer.fsdp_sft_trainer": "sft_trainer.yaml"}
 Settings = Mapping[str, tuple[object, Place]]
 """The values by their keys with dots, each with its place."""
+
+
+def config_of(words: Sequence[str], flags: Mapping[str, object]) -> str:
+    """The config that a command names, or that its program takes from the project's own copy of verl."""
+    if "config_name" in flags:
+        return f"{flags.get('config_path', '.')}/{str(flags['config_name']).removesuffix('.yaml')}.yaml"
+    return next((f"verl/trainer/config/{CONFIGS[word]}" for word in words if word in CONFIGS), "")
 
 
 def of_words(words: Iterable[str], document: Document) -> Settings:

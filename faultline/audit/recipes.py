@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.audit.defaults import TRANSFORMERS
+from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.reading import Content
 
 ENGINES = ("accelerate", "deepspeed")
@@ -44,7 +45,7 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
                 used = [] if _of_framework(content) else _called(name, trainers)
                 used = [each for each in used if each in free]
                 taken.update(used)
-                anchors.append((name, [content, *_all(contents, used)]))
+                anchors.append((name, [content if used else _of_any(content, each), *_all(contents, used)]))
     anchors += [(name, [*contents[name]]) for name in free if name not in taken and _is_program(contents[name])]
     if len(anchors) < 2:
         return []
@@ -59,6 +60,18 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
         near = [one for one in launches if _near(one.path, parts[0].path, homes)]
         each_named.append(Recipe(unique, (*parts, *_versions(parts, versions, homes, always), *near)))
     return each_named
+
+
+def _of_any(content: Content, each: Sequence[Content]) -> Content:
+    """A config of which nothing names the program: for trainers of the project's own too, where it has any."""
+    makes = [statement for one in each if one.kind == "code" for statement in one.statements]
+    if not any(statement.axis == "trainer" and OTHER_TRAINER in statement.values for statement in makes):
+        return content
+    wider = [
+        replace(one, values=one.values | {OTHER_TRAINER}) if one.axis == "trainer" and one.shared else one
+        for one in content.statements
+    ]
+    return replace(content, statements=wider)
 
 
 def _versions(

@@ -94,9 +94,7 @@ def _stated(command: Command) -> Iterator[Statement]:
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
             yield from _named(document, str(flags[key]))
-    config = engines.beside(
-        document, f"{flags.get('config_path', '.')}/{flags.get('config_name')}".removesuffix(".yaml") + ".yaml"
-    )
+    config = engines.beside(document, hydra.config_of(command.words, flags))
     verl = {**(hydra.of_config(config.document) if config else {}), **hydra.of_words(command.words, document)}
     yield from hydra.stated(verl)
     trainer = _trainer(command.words)

@@ -13,6 +13,7 @@ from tests.support.projects import GRPO, pins, put, written
 OLD, REENTRANT = GRPO["requirements.txt"], GRPO["grpo.yaml"]
 ZERO2 = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"
 NO_GRAD = "grpo_lora_no_grad"
+OWN_TRAINER = "from transformers import Trainer\nclass MyTrainer(Trainer): pass\nMyTrainer(model)\n"
 LAUNCH = "accelerate launch --config_file a.yaml -m trl.scripts.grpo --config {}\n"
 
 
@@ -79,6 +80,8 @@ def test_a_page_shows_commands_and_a_config_finds_the_code_of_its_name(tmp_path)
     assert of["dpo/two.yaml"].left["trainer"] == {"dpo"} and of["sft.py"].left["trainer"] == {"sft"}
     put(tmp_path, {"run.sh": "accelerate launch dpo.py --config dpo/two.yaml --bf16 true\n", "free.yaml": plain})
     assert "trainer" not in read_recipes([folder])[1]["free.yaml"].left, "which of two trainers it is for, nobody says"
+    put(tmp_path, {"own.py": OWN_TRAINER, "g.yaml": "num_generations: 8\noutput_dir: o\n"})
+    assert "another" in read_recipes([folder])[1]["g.yaml"].left["trainer"], "it may be for the project's own"
 
 
 PACKAGE = {
