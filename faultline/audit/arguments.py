@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from faultline.audit import defaults, engines, hydra
+from faultline.audit import adapters, defaults, engines, hydra
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNKNOWN, UNNAMED, YES, Statement, truth
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
@@ -29,17 +29,6 @@ ARGUMENTS = frozenset(
 DEEPSPEED = frozenset(
     ["zero_optimization", "train_micro_batch_size_per_gpu", "steps_per_print", "wall_clock_breakdown"]
 )
-PARAMETERS = "lora_target_parameters"
-SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")  # beside an adapter, whole
-LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
-RANKS = ("lora_r", "lora_rank")  # 0 is no adapter
-ADAPTERS: dict[str, tuple[object, ...]] = {  # settings that name a kind of adapter, and the kinds that are none
-    "adapter": (None, "", "none"),
-    "finetuning_type": ("full", "freeze"),
-    "train_type": ("full",),  # of ms-swift 3
-    "tuner_type": ("full",),  # of ms-swift 4
-}
-NOT_PEFT = ("llamapro", "reft")  # which train new blocks, or what layers return
 # Settings that only some of TRL's trainers have.
 TRAINERS_BY_SETTING = {
     "reward_funcs": "grpo rloo",
@@ -192,7 +181,7 @@ def _fsdp(section: Section) -> Iterator[Statement]:
 
 def _unnamed(section: Section) -> Iterator[Statement]:
     """Checkpointing without its mode, if transformers or TRL chooses that, and not another library."""
-    others = {"base_model", "datasets", "stage", "use_reentrant_gc", *ADAPTERS}
+    others = {"base_model", "datasets", "stage", "use_reentrant_gc", *adapters.ADAPTERS}
     key = next((key for key in ("gradient_checkpointing", "activation_checkpointing") if truth(section.get(key))), "")
     if key and not others & section.data.keys() and not any(map(section.get, KWARGS)):
         yield Statement(UNNAMED, YES, section.source(key))
@@ -206,39 +195,6 @@ def _precision(section: Section) -> Iterator[Statement]:
         yield Statement("precision", frozenset(["fp32"]), section.source("bf16"))
     elif section.get("torch_dtype") == "bfloat16" and {"train_type", "tuner_type"} & section.data.keys():
         yield from engines.precision(section, "torch_dtype", "bf16")  # ms-swift trains in the weights' precision
-
-
-def _switches_lora(key: str) -> bool:
-    """Whether a setting switches adapters on: TRL's `use_peft`, LLaVA's `lora_enable` and the like."""
-    words = {*key.lower().split("_")}
-    adapters, verbs = {"lora", "qlora", "peft"}, {"use", "enable", "enabled", "tune", "train"}
-    return bool(words & adapters and words & verbs) and words <= adapters | verbs
-
-
-def _adapter(section: Section) -> Iterator[Statement]:
-    """Whether there is an adapter, and what it adapts beside the weights of modules."""
-    if any(map(_switches_lora, section.unknown)):
-        return
-    switches = [key for key in section.data if isinstance(key, str) and _switches_lora(key)]
-    switch = next((key for key in switches if truth(section.get(key))), next(iter(switches), ""))
-    use = truth(section.get(switch))
-    if key := next((key for key in ADAPTERS if key in section.data), ""):
-        if section.get(key) not in NOT_PEFT:
-            yield Statement("adapter", NO if section.get(key) in ADAPTERS[key] else YES, section.source(key))
-    elif use is not None:
-        yield Statement("adapter", YES if use else NO, section.source(switch))
-    elif key := next((key for key in RANKS if section.get(key) == 0), ""):
-        yield Statement("adapter", NO, section.source(key))
-    elif key := next((key for key in LORA if section.get(key)), ""):
-        full = next(
-            (key for key in section.data if section.get(key) == "full"), ""
-        )  # the mode of somebody's own script
-        yield Statement("adapter", NO if full else YES, section.source(full or key))
-    if PARAMETERS in section.data:
-        yield Statement("target_parameters", YES if section.get(PARAMETERS) else NO, section.source(PARAMETERS))
-    if key := next((key for key in SAVED if key in section.data), ""):
-        head = "lm_head" in str(section.get(key))
-        yield Statement("trained head", YES if head else NO, section.source(key))
 
 
 def _trainer(section: Section) -> Iterator[Statement]:
@@ -300,6 +256,6 @@ PARTS = {
     _switches: (),
     _unnamed: ("gradient_checkpointing", "activation_checkpointing", *KWARGS),
     _precision: ("bf16", "fp16"),
-    _adapter: (*ADAPTERS,),
+    adapters.stated: (*adapters.ADAPTERS,),
     engines.accumulation: (),
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline import strategies
-from faultline.audit import arguments, conditions
+from faultline.audit import adapters, arguments, conditions
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.project import read_project
 from faultline.base.paths import ROOT
@@ -272,7 +272,7 @@ def test_files_of_one_kind_are_alternatives(tmp_path):
 
 KEYS = sorted(
     {*arguments.ARGUMENTS, *arguments.DEEPSPEED, *arguments.TRAINERS_BY_SETTING, *arguments.TRAINER_KEYS}
-    | {*arguments.LORA, "use_reentrant", "distributed_type", "deepspeed_config", "zero_stage", "version", "beta"}
+    | {*adapters.LORA, "use_reentrant", "distributed_type", "deepspeed_config", "zero_stage", "version", "beta"}
     | {"stage", "offload_param", "enabled", "mixed_precision", "fsdp_sharding_strategy", "reduce_bucket_size"}
     | {"deepspeed_config_file", "accelerate_config"}
 )
