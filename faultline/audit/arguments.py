@@ -59,7 +59,8 @@ SINCE = {
     "iw_opd": Version("1.9.0.dev0"),
 }
 SUBCLASS = "a trainer of one's own"  # whether the trainer's class is made of the one that is named
-TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
+OF_FRAMEWORKS = ("rlhf_type", "rl", "stage")  # whose trainers are made of TRL's
+TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", *OF_FRAMEWORKS)
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
 OTHER = frozenset([OTHER_TRAINER])
 OFF = frozenset(["off"])
@@ -204,8 +205,9 @@ def _trainer(section: Section) -> Iterator[Statement]:
         each = [called(str(word or "")) for word in (given if isinstance(given, list) else [given])]
         # LLaMA-Factory has a trainer of its own for the stage "sft".
         names = frozenset[str]().union(*each) if all(each) and (key, given) != ("stage", "sft") else frozenset[str]()
-        if names or (given and key in ("rl", "rlhf_type", "stage")):
-            other = OTHER if section.data.get(SUBCLASS) else frozenset[str]()  # it may do otherwise than its base
+        if names or (given and key in OF_FRAMEWORKS):
+            made = section.data.get(SUBCLASS) or key in OF_FRAMEWORKS
+            other = OTHER if made else frozenset[str]()  # it may do otherwise than its base
             yield Statement("trainer", (names or OTHER) | other, section.source(key))
             return
     if {"base_model", "datasets"} <= section.data.keys():  # axolotl's own trainer

@@ -38,6 +38,8 @@ class Default:
     def holds_for(self, section: Section) -> bool:
         """Whether the settings of a section leave it at that."""
         given = section.data.keys() | section.unknown
+        if self.axis == "checkpointing" and "gradient_checkpointing" in section.unknown:
+            return False
         return all(truth(section.get(key)) or (key == "rl" and section.get(key)) for key in self.when) and not (
             given & {*self.unless, ANYTHING}
         )

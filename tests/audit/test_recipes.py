@@ -183,6 +183,8 @@ OPENRLHF = "deepspeed --module openrlhf.cli.train_sft --zero_stage 3 --bf16 --ma
         ("a.yaml", AXOLOTL + "unfrozen_parameters: [x]\n", "", "non-reentrant reentrant"),
         ("a.yaml", AXOLOTL + "gradient_checkpointing_kwargs: {use_reentrant: false}\n", "", "non-reentrant"),
         ("s.sh", SWIFT, "", "reentrant"),
+        ("s.sh", SWIFT.replace("lora", "lora --gradient_checkpointing true"), "", "reentrant"),
+        ("s.sh", SWIFT.replace("lora", "lora --gradient_checkpointing $G"), "", ""),
         ("s.sh", SWIFT_DDP, "ms-swift==3.5.0", "reentrant"),
         ("s.sh", SWIFT_DDP, "ms-swift==3.8.0", "non-reentrant"),
         ("o.sh", OPENRLHF, "", "non-reentrant off"),

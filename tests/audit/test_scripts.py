@@ -67,7 +67,7 @@ COMMANDS = {
         ),
     ],
     "trainer": [
-        ("swift rlhf --rlhf_type dpo --train_type lora", {"dpo"}),
+        ("swift rlhf --rlhf_type dpo --train_type lora", {"dpo", "another"}),  # which is made of TRL's
         ("swift sft --tuner_type lora", {"another"}),
         ("accelerate launch swift/cli/sft.py --tuner_type lora", {"another"}),
         ("trl grpo --accelerate_config zero2 --output_dir x", {"grpo"}),

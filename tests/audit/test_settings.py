@@ -140,8 +140,8 @@ SAID = {
         ("output_dir: x", None),
     ],
     "trainer": [
-        ("rlhf_type: gkd", {"gkd", "gkd_on_policy"}),
-        ("stage: dpo\nfinetuning_type: lora", {"dpo"}),
+        ("rlhf_type: gkd", {"gkd", "gkd_on_policy", OTHER_TRAINER}),
+        ("stage: dpo\nfinetuning_type: lora", {"dpo", OTHER_TRAINER}),
         ("stage: sft\nfinetuning_type: lora", {OTHER_TRAINER}),
         ("rl: orpo\nbase_model: x", {OTHER_TRAINER}),
         ("base_model: x\ndatasets: []", {OTHER_TRAINER}),
@@ -361,11 +361,11 @@ KINDS = {
     ),
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
-        {**MOST, "strategy": ALL_OF_ZERO3, "trainer": {"dpo"}, **ACCUMULATES},
+        {**MOST, "strategy": ALL_OF_ZERO3, "trainer": {"dpo", "another"}, **ACCUMULATES},
     ),
     "ms-swift": (
         {"dpo.yaml": SWIFT},
-        {**MOST, "strategy": ZERO2, "trainer": {"dpo"}, **ACCUMULATES, **CLIPS},
+        {**MOST, "strategy": ZERO2, "trainer": {"dpo", "another"}, **ACCUMULATES, **CLIPS},
     ),
     "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (
