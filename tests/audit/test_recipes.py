@@ -153,7 +153,9 @@ TRL = "trainer: sft\noutput_dir: o\nuse_peft: false\ngradient_checkpointing: tru
 ADAPTER = TRL.replace("false", "true") + "deepspeed: z3.json\n"
 SWIFT = "swift sft --train_type lora --deepspeed zero3 --output_dir o\n"
 SWIFT_DDP = "accelerate launch --multi_gpu swift/cli/sft.py --train_type lora --output_dir o --bf16 true\n"
-SETS = "T(TrainingArguments('o', gradient_checkpointing=True))\nif args.{}: args.gradient_checkpointing_kwargs = "
+SETS = (
+    "Trainer(m, TrainingArguments('o', gradient_checkpointing=True))\nif args.{}: args.gradient_checkpointing_kwargs = "
+)
 SETS += "{{'use_reentrant': False}}\n"
 OPENRLHF = "deepspeed --module openrlhf.cli.train_sft --zero_stage 3 --bf16 --max_epochs 1\n"
 

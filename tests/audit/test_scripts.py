@@ -47,7 +47,7 @@ COMMANDS = {
         ("cat <<EOF > run.sh\ntorchrun train.py --deepspeed ds_z3.json\nEOF", None),
         ("torchrun train.py --deepspeed ds_z3.json 2>&1 | tee log", family("zero3")),
         ("python send.py --gpus 8 -- accelerate launch --use_fsdp train.py", {"fsdp1-full"}),
-        ("srun -p big --gres=gpu:8 python -u train.py --deepspeed ds_z3.json", family("zero3")),
+        ("srun -p big --gres=gpu:8 --ntasks=8 -N 1 python -u train.py --deepspeed ds_z3.json", family("zero3")),
         ('A="--deepspeed ds_z3.json \\\n --bf16 "\nall="torchrun train.py $A"\neval $all', family("zero3")),
         ("echo torchrun train.py --deepspeed ds_z3.json", None),
     ],
