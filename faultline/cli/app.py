@@ -89,7 +89,14 @@ MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
     *(proofs.repeat, proofs.chaos, proofs.soak, proofs.scaling),
     *(proofs.trust, proofs.findings, proofs.adopt, proofs.rediscover, proofs.bench, proofs.replay, proofs.models),
-    *(maintain.chart, maintain.export_all, maintain.reports, maintain.advisories, maintain.is_safe_change),
+    *(
+        maintain.chart,
+        maintain.export_all,
+        maintain.reports,
+        maintain.advisories,
+        maintain.is_safe_change,
+        maintain.bump,
+    ),
     *(maintain.clean_stacks, maintain.clean_results, maintain.env, maintain.screenshots, maintain.site),
 )
 
