@@ -101,7 +101,7 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     old = campaigns.resolved(campaign, names[0], base)
     changed_to = on(base, old.lock, text) if old.lock else None
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
-    changed = packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    changed = sides.differing(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
     if changed and changed_to:
         campaigns.note(f"{names[0]}, and {names[1]}: an environment that isn't there is made, in about a minute")
         old = campaigns.measure(campaign, names[0], base, [])
@@ -200,12 +200,6 @@ def recorders(campaign: Campaign) -> int:
 
 def _line(versions: Mapping[str, str]) -> str:
     return stack_name({name: version for name, version in versions.items() if name in STACK})
-
-
-def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
-    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
-    names = sorted({*after, *(before if removed else ())})
-    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def on(base: Stack, lock: str, candidate: str) -> Stack:

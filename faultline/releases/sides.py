@@ -120,6 +120,12 @@ def expected(stack: Stack) -> dict[str, str]:
     return versions_in(stack.base) | known(stack)
 
 
+def differing(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
+    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
+    names = sorted({*after, *(before if removed else ())})
+    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
+
+
 def same(base: Stack, text: str) -> bool:
     """Whether a candidate is its baseline: it has its name, or pins just the versions that it is known to have."""
     there = known(base)

@@ -92,7 +92,10 @@ def test_a_safe_candidate(lab, asked):
     assert code == 0 and out.startswith("SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)\n")
     root, _, done = lab
     answer = answer_in(root)
-    assert f"at most {answer['cells']} cells on the baseline and" in errors[1] and "nothing was compared under single, ddp*" in out
+    assert (
+        f"at most {answer['cells']} cells on the baseline and" in errors[1]
+        and "nothing was compared under single, ddp*" in out
+    )
     cells, packages = answer["cells"], [{"name": "trl", "before": "1.16.0", "after": "1.12.0"}]
     assert answer["strategies"] == ["zero2"] and answer["verdict"] == "SAFE" and answer["packages"] == packages
     assert done == [("1.16.0", cells), ("1.12.0", cells)] and answer["compared"] == cells > 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.releases import changes, is_safe
+from faultline.releases import changes, sides
 from faultline.releases.changes import Comparison, Kind, Safety
 from tests.support.changes import cells, compared
 
@@ -218,5 +218,5 @@ def test_what_is_pending_comes_to_an_end(runs):
 def test_packages_that_differ_are_all_told():
     """Breaks when a dependency that moved with the candidate goes unmentioned."""
     before, after = {"a": "1", "b": "1", "gone": "2"}, {"a": "2", "b": "1", "new": "3"}
-    assert is_safe.packages(before, after) == [("a", "1", "2"), ("gone", "2", ""), ("new", "", "3")]
-    assert is_safe.packages(before, after, removed=False) == [("a", "1", "2"), ("new", "", "3")]
+    assert sides.differing(before, after) == [("a", "1", "2"), ("gone", "2", ""), ("new", "", "3")]
+    assert sides.differing(before, after, removed=False) == [("a", "1", "2"), ("new", "", "3")]
