@@ -102,6 +102,25 @@ def test_a_failed_or_interrupted_set_up_is_done_again(clone, interruptible):
     assert len(make(clone)[1]) == 2
 
 
+@pytest.mark.parametrize(("lint", "tests"), [(0, 0), (1, 0), (0, 1)])
+def test_make_test_runs_all_by_day_and_fails_with_lint_or_a_test(clone, lint, tests):
+    """Breaks when `make test` leaves out more than the night's, or ends well although something in it didn't."""
+    make(clone)
+    (clone / ".venv" / "bin" / "python").write_text(
+        f'#!/bin/sh\necho "$*" >> python.log\ncase "$2" in pytest) exit {tests};; mypy) exit {lint};; esac\n'
+    )
+    for name in ("codespell", "lint-imports"):
+        shutil.copy("/bin/true", clone / ".venv" / "bin" / name)
+    done, _ = make(clone, [*SETUP[:2], "test", "PYTHON=./python", "SINCE=main"])
+    assert (done.returncode == 0) == (lint == tests == 0), done.stderr
+    assert f"lint {'failed' if lint else 'passed'}\n" in done.stdout
+    assert re.search(r"-m pytest .*tests repros --ignore tests/fleet -m not nightly --since main$", log(clone), re.M)
+
+
+def log(clone):
+    return (clone / "python.log").read_text()
+
+
 def test_a_link_in_place_of_the_environment_keeps_its_target(clone, tmp_path_factory):
     """Breaks when somebody's own environment is emptied because a clone links to it."""
     target = tmp_path_factory.mktemp("elsewhere")
