@@ -47,7 +47,6 @@ def test_each_value_of_an_axis_runs_by_day(by_day, axis):
 
 def test_cells_of_one_kind_are_not_all_run(by_day):
     assert len(by_day) < len(CELLS) / 3
-    assert by_day == night.cells_by_day(CELLS, VERSIONS), "the choice differs from one time to the next"
 
 
 def test_a_rule_of_another_outcome_is_a_kind_of_its_own():

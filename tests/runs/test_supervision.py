@@ -186,7 +186,8 @@ def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
 
 @pytest.mark.parametrize("deed", ["spins", "spins_in_library"])
 def test_ranks_that_stand_at_one_place_hang_busy_or_not(server, monkeypatch, deed):
-    """Breaks when a rank that spins, in Python or in a library, runs until the deadline."""
+    """Breaks when a rank that spins, in Python or in a library, runs until the deadline, or is said to sleep."""
+    monkeypatch.setattr(hangs, "QUIET", 4)
     monkeypatch.setattr(hangs, "STUCK", 8)
     ended = run(server, deed, 1)
     assert ended.hang.startswith("every rank stood at the same place")
