@@ -26,7 +26,7 @@ DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of bra
 # Parts of a TOML key, each of which tomllib takes as many steps for as there are.
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){30}")
 # A number of which Python writes no digits; in YAML, one with colons is a number too.
-DIGITS = re.compile(r"(?<![\w:])(?:0[xX][\da-fA-F_]{4000}|\d[\d_]{4000}|(?:\d{1,2}:){900})")
+DIGITS = re.compile(r"(?<![\w:])(?:0[xXbBoO][\da-fA-F_]{4000}|\d[\d_]{4000}|(?:\d{1,2}:){900})")
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES, FOLDERS, DEPTH = 300, 3000, 3  # that are looked at in a folder
 USUAL = re.compile(

@@ -31,7 +31,7 @@ BRACKETS = "[" * DEEP + "]" * DEEP
         f"trl==1.0; {'(' * 2000}python_version > '3'{')' * 2000}",
         f"trl=={'9' * 5000}",
         "trl: " + BRACKETS,
-        "bf16: 0x" + "f" * 4000,
+        "bf16: 0b" + "1" * 20_000,
         "bf16: 1" + ":59" * 4000,
         f"import x\nGRPOConfig(a={'(' * DEEP})\n",
     ],

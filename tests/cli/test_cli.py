@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from unittest.mock import Mock
 
@@ -108,6 +109,24 @@ def refused(asked, results_elsewhere):
 )
 def test_a_mistake_is_one_line(refused, argv, words):
     assert words in refused(*argv)
+
+
+EARLY = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "faultline.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("faultline", run_name="__main__")
+"""
+
+
+def test_a_command_that_is_interrupted_while_it_starts_says_nothing():
+    done = python("-c", EARLY)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("verb", FOLDER_VERBS)
