@@ -89,8 +89,6 @@ def _problem(entry: Result) -> str:
         return f"{cut(cell.id, 200)} is no cell of the matrix on GPUs"
     if not measured.named_as(entry.stack):
         return f"it was run with {cut(stack_name(entry.stack), 200)}, and no file of stacks/ has these versions"
-    if entry.outcome not in [*Outcome]:
-        return f"there is no outcome {cut(entry.outcome, 40)!r}"
     if not _is_signature(failures()[cell.failure], entry):
         return f"{entry.outcome} has no signature {cut(entry.signature, 40)!r} in {cell.failure}"
     texts = [entry.detail, *(text for rank in entry.ranks for text in (rank.stack, rank.log))]

@@ -11,6 +11,7 @@ import pytest
 from faultline import strategies
 from faultline.base import packages, paths
 from faultline.base.errors import EXIT_USAGE, UsageError
+from faultline.base.text import plain
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
@@ -155,6 +156,14 @@ def test_the_newest_run_is_reported_on_whichever_stack(asked, interrupted, resul
         shutil.copytree(interrupted.path, results_elsewhere / name)
     code, out, errors = asked("report")
     assert code == 0 and not errors and f"/{newest}/cells.jsonl" in out
+
+
+def test_a_difference_of_rules_steers_no_terminal(asked, interrupted):
+    """Breaks when the run of somebody else can clear the screen."""
+    interrupted.describe(finished=True)
+    interrupted.cells.write_text(interrupted.cells.read_text().replace("empty-gradient", "\x9b2Jplanted"))
+    code, out, _ = asked("maintain", "bless", str(interrupted.path), "--check")
+    assert code == 1 and "planted" in out and plain(out) == out
 
 
 CHAOS = "run is a chaos run: its ranks were killed on purpose"
