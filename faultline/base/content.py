@@ -5,6 +5,11 @@ import stat
 from pathlib import Path
 
 
+def real(path: str | Path) -> Path:
+    """Where a path leads to; unlike `resolve`, it raises nothing for a loop of links."""
+    return Path(os.path.realpath(path))
+
+
 def content(path: Path, most: int = -1) -> bytes:
     """The bytes of a file, or so many of them; raises OSError for what is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.content import content
+from faultline.base.content import content, real
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.near import near
 from faultline.base.paths import PACKAGE
@@ -100,7 +100,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
     if not all(name.isidentifier() for name in classes) or (job.ROOT in classes and len(classes) > 1):
         raise UsageError(f"--units {plain(units)!r}: write the classes of modules, Block,Head, or {job.ROOT} alone")
     name, _, function = text.partition(":")
-    file = Path(name).expanduser().resolve()
+    file = real(os.path.expanduser(name))
     if file.is_dir():
         inside = file / "config.json"
         if not inside.exists():

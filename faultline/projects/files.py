@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.base.content import content
+from faultline.base.content import content, real
 from faultline.base.errors import UsageError
 from faultline.base.text import STDIN, one_line
 from faultline.projects.documents import Document
@@ -96,9 +96,9 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
         scripts += [place / name for name in names if ours and is_program(name)]
         below[:] = sorted(name for name in below if ours and depth < DEPTH and not NOT_OURS.fullmatch(name))
     nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in (usual, scripts)]
-    whole, inside = os.path.realpath(folder), list[Path]()
+    whole, inside = real(folder), list[Path]()
     for path in (*nearest[0], *nearest[1]):
-        within = Path(os.path.realpath(folder / path)).is_relative_to(whole)
+        within = real(folder / path).is_relative_to(whole)
         (inside if within else closed).append(path)
     return inside, closed
 

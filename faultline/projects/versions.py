@@ -1,7 +1,6 @@
 """The versions that a project asks for: requirement and lock files, lists of what is installed, an environment."""
 
 import ast
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
+from faultline.base.content import real
 from faultline.base.errors import UsageError
 from faultline.base.near import misspelt
 from faultline.base.packages import STACK
@@ -67,7 +67,7 @@ def read(document: Document) -> list[Pin] | None:
             rows = [(row, n) for n, line in enumerate(document.text.split("\n"), 1) if (row := ROW.match(line))]
             pins = (pinned(row[1], f"=={row[2]}", partial(document.place, n)) for row, n in rows) if rows else None
         case None:
-            pins = _lines(document, {document.path.resolve()})
+            pins = _lines(document, {real(document.path)})
     return None if pins is None else [pin for pin in _bounded(document, pins) if pin]
 
 
@@ -170,8 +170,8 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 
 def _included(document: Document, name: str, seen: set[Path], source: Place) -> list[Pin | None]:
     """The pins of an included file, or a note why there are none; of one elsewhere, no line is shown."""
-    folder = Path(os.path.realpath(document.path.parent))  # unlike resolve, it raises nothing for a loop of links
-    file = Path(os.path.realpath(folder / name))
+    folder = real(document.path.parent)
+    file = real(folder / name)
     if file in seen:
         return []
     seen.add(file)

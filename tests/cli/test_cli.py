@@ -100,6 +100,7 @@ def refused(asked, results_elsewhere):
         (["check", "Qwen/Qwen2.5-0.5B"], "`hf download Qwen/Qwen2.5-0.5B config.json --local-dir model`"),
         (["run", "-"], "unexpected argument '-' (see faultline run --help)"),
         (["check", "-"], "- does not exist"),
+        (["check", "~nobody/m.py:build"], "~nobody/m.py does not exist"),
         (["maintain", "is-safe-change", "/dev/zero"], "/dev/zero can't be read: /dev/zero is not a file"),
         *((["explore", "--minutes", each], "--minutes must be a number above 0") for each in ("0", "nan", "inf")),
         (["show"], ": show needs FAILURE (see faultline show --help)"),
@@ -132,7 +133,9 @@ def test_a_command_that_is_interrupted_while_it_starts_says_nothing():
 
 @pytest.mark.parametrize("verb", FOLDER_VERBS)
 def test_a_folder_without_a_run_is_refused(refused, tmp_path, verb):
-    assert "is not the results folder of a run" in refused(*verb.split(), str(tmp_path))
+    (tmp_path / "loop").symlink_to("loop")
+    for folder in (tmp_path, tmp_path / "loop"):
+        assert "is not the results folder of a run" in refused(*verb.split(), str(folder))
 
 
 @pytest.fixture
