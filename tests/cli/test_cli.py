@@ -101,6 +101,7 @@ def refused(asked, results_elsewhere):
         (["run", "-"], "unexpected argument '-' (see faultline run --help)"),
         (["check", "-"], "- does not exist"),
         (["check", "~nobody/m.py:build"], "~nobody/m.py does not exist"),
+        (["diagnose", "/dev/zero"], "/dev/zero can't be read: it is a device"),
         (["maintain", "is-safe-change", "/dev/zero"], "/dev/zero can't be read: /dev/zero is not a file"),
         *((["explore", "--minutes", each], "--minutes must be a number above 0") for each in ("0", "nan", "inf")),
         (["show"], ": show needs FAILURE (see faultline show --help)"),
