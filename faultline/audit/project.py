@@ -1,5 +1,6 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +19,14 @@ from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
-from faultline.projects import files, versions
+from faultline.projects import files, installed
 from faultline.projects.documents import Place
 from faultline.projects.versions import Pin
 from faultline.strategies.naming import asked_for
 
 OTHER_NORM = "own max_grad_norm"
+MOST_WAYS = 100  # in which files ask for a package; each takes as many steps as there were before it
+CLOSED = "can't be read, or leads out of the folder"
 MOST = 3  # files and places that a line names
 # PreTrainedModel's default, where use_reentrant isn't given: True up to 4.57.6, False from 5.0.0 on.
 NON_REENTRANT = Version("5.0.0")
@@ -117,17 +120,17 @@ def _read(paths: Sequence[str], environment: bool, python: str) -> tuple[dict[st
                 raise
             notes.append(f"skipped: {error}")
     if paths and not contents:
-        closed = [f"{place} can't be read" for place in unreadable]
+        closed = [f"{place} {CLOSED}" for place in unreadable]
         why = f" ({few([*notes, *closed])})" if notes or closed else ""
         raise UsageError(f"no requirements, lock file or training config in {few(paths)}{why}; name files or a folder")
     if environment or python:
-        prefix = versions.of_python(python) if python else versions.active()
-        contents[f"what is installed in {prefix}"] = [Content(pins=versions.environment(prefix, "installed"))]
+        prefix = installed.of_python(python) if python else installed.active()
+        contents[f"what is installed in {prefix}"] = [Content(pins=installed.environment(prefix, "installed"))]
         if not python and prefix == Path(sys.prefix):
             notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
     notes = [*notes[:MOST], *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else [])]
     notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
-    notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
+    notes += [f"skipped ({CLOSED}): {few(unreadable)}"] if unreadable else []
     return contents, notes
 
 
@@ -225,14 +228,21 @@ def _by_axis(statements: Iterable[Statement]) -> Values:
 
 def _versions(pins: Iterable[Pin], notes: list[str]) -> tuple[dict[str, Range], Sources]:
     """The range of each package that all pins leave, and their places; no range for a contradiction."""
-    packages: dict[str, Range] = {}
-    sources: Sources = {}
+    asked: dict[str, dict[Pin, None]] = {}
     for pin in pins:
         if pin.note:
             notes.append(f"{pin.source.where}: {pin.note}")
+        else:
+            asked.setdefault(pin.package, {})[pin] = None
+    sources = {package: tuple(dict.fromkeys(pin.source for pin in each)) for package, each in asked.items()}
+    packages: dict[str, Range] = {}
+    for package, each in asked.items():
+        ways = dict.fromkeys(pin.range for pin in each)
+        if len(ways) <= MOST_WAYS:
+            packages[package] = functools.reduce(ranges.both, ways, Range())
             continue
-        packages[pin.package] = ranges.both(packages.get(pin.package, Range()), pin.range)
-        sources[pin.package] = tuple(dict.fromkeys((*sources.get(pin.package, ()), pin.source)))
+        places = few(sources.pop(package))
+        notes.append(f"{package} is asked for in {len(ways)} ways, so its version is taken as unknown: {places}")
     for package in [name for name, asked in packages.items() if asked.empty]:
         notes.append(f"no version of {package} fits all of these, so it is taken as unknown: {few(sources[package])}")
         del packages[package]

@@ -3,14 +3,16 @@
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faultline.audit import arguments, defaults, engines
 from faultline.audit.engines import Statement
+from faultline.base.errors import UsageError
 from faultline.projects.documents import Document, Section
 
 LONGEST = 500_000  # characters of a file
+MOST = 100  # trainings of a file
 INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin|Trainer)\(")
 CONDITIONAL = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.ExceptHandler, ast.comprehension)
 TRAINER = re.compile(r"Trainer$")
@@ -54,11 +56,14 @@ def read(document: Document) -> list[list[Statement]]:
         for call in calls
         if _makes_arguments(call)
     ]
+    if len(trainings) > MOST:
+        raise UsageError(f"{document.name} makes the arguments of more than {MOST} trainings")
     shared = [*_accelerators(document, calls)]
     adapters = [call for call in calls if call.name == "LoraConfig"]
     made_of = _own_trainers(tree)
+    made = dict.fromkeys(call.name for call in calls)
     each = [
-        [*_training(document, call, adapters, calls, made_of), *shared]
+        [*_training(document, call, adapters, made, made_of), *shared]
         for call in trainings or [Call("", {}, frozenset(), {})]
     ]
     return [statements for statements in each if any(not statement.default for statement in statements)]
@@ -126,10 +131,10 @@ def _makes_arguments(call: Call) -> bool:
 
 
 def _training(
-    document: Document, call: Call, adapters: Sequence[Call], calls: Sequence[Call], made_of: Mapping[str, str]
+    document: Document, call: Call, adapters: Sequence[Call], made: Collection[str], made_of: Mapping[str, str]
 ) -> Iterator[Statement]:
-    """What the arguments of a training say, with the adapter of its file, and the trainer by its class, which may be
-    made of another, as `made_of` says."""
+    """What the arguments of a training say, with the adapter of its file, and the trainer by its class among all that
+    are `made` in it, which may be made of another, as `made_of` says."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
         for name, key in LORA.items():
@@ -139,7 +144,6 @@ def _training(
                 data[key], lines[key] = adapter.known[name], adapter.lines[name]
     if adapters:
         data["use_peft"], lines["use_peft"] = True, adapters[0].lines[CLASS]
-    made = [each.name for each in (call, *calls)]
     named = {made_of[name] for name in made if name in made_of} or {name for name in made if TRAINER.search(name)}
     data[arguments.SUBCLASS] = any(name in made_of for name in made)
     if call.name.endswith("Config") and not data[arguments.SUBCLASS]:

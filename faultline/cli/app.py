@@ -44,7 +44,7 @@ from faultline.base.traces import lacking as lacking_here
 from faultline.base.version import __version__
 from faultline.cli import completion as values
 from faultline.cli import fleet, lacking, maintain, measure, options, proofs, use
-from faultline.cli.options import HYPHEN, STDIN
+from faultline.cli.options import HYPHEN, STDIN, hyphens
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
 EXAMPLES = """
@@ -158,10 +158,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, terminate) if in_main else None
     try:
         command, bound, _ = app().parse_args(words, exit_on_error=False, print_error=False)
-        code = command(*bound.args, **bound.kwargs)
+        given = {name: hyphens(value) for name, value in bound.kwargs.items()}
+        code = command(*map(hyphens, bound.args), **given)
         return code if isinstance(code, int) else EXIT_USAGE if words in GROUPS else 0  # None: the help
     except CycloptsError as error:
-        return refuse(message(error))
+        return refuse(message(error).replace(HYPHEN, STDIN))
     except NotInstalled as error:
         return refuse(lacking.stack(error.lacking, command))
     except UsageError as error:

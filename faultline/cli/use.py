@@ -30,7 +30,7 @@ from faultline.cli.options import (
 def diagnose(
     logs: Annotated[
         tuple[File, ...],
-        Parameter(converter=options.files, help="Log files, also gzipped; none or - is standard input."),
+        Parameter(help="Log files, also gzipped; none or - is standard input."),
     ] = (),
     /,
     *,
@@ -99,9 +99,7 @@ def check(
 def audit(
     files: Annotated[
         tuple[File, ...],
-        Parameter(
-            converter=options.files, help="Requirements, lock files, configs, scripts, code, or folders; - is stdin."
-        ),
+        Parameter(help="Requirements, lock files, configs, scripts, code, or folders; - is stdin."),
     ] = (),
     /,
     *,
@@ -159,9 +157,7 @@ def export(
     cell: Annotated[str, Parameter(help="A whole cell id.", completer=one(completion.cells))],
     /,
     *,
-    output: Annotated[
-        File, Parameter(name=["--output", "-o"], converter=options.file, help="The file; default: stdout.")
-    ] = "",
+    output: Annotated[File, Parameter(name=["--output", "-o"], help="The file; default: stdout.")] = "",
     force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
     markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
 ) -> int:

@@ -13,7 +13,7 @@ from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import listing, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
-from faultline.projects import files, versions
+from faultline.projects import files, installed, versions
 from faultline.projects.versions import Pin
 from faultline.stacks import requests
 from faultline.stacks.environments import pins
@@ -42,9 +42,9 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     nothing_here = pins != requests.installed()
     taken = "as in Faultline's own pins" if nothing_here else "as installed here"
     if python:
-        prefix = versions.of_python(python)
+        prefix = installed.of_python(python)
         name = f"the environment of {one_line(python)}"
-        side = of_pins(name, versions.environment(prefix, name), here, taken)
+        side = of_pins(name, installed.environment(prefix, name), here, taken)
     else:
         side = read(text, here, taken)
     if side.text == text:

@@ -268,7 +268,7 @@ def test_a_folder_that_can_not_be_read_is_skipped_with_a_note(tmp_path, monkeypa
     monkeypatch.setattr(os, "scandir", closed)
     project = read_project([str(tmp_path)])
     assert set(project.read) == {"requirements.txt", "open/ds.json"}
-    assert project.notes == ("skipped (can't be read): closed",)
+    assert project.notes == ("skipped (can't be read, or leads out of the folder): closed",)
     code, _, errors = asked("audit", str(tmp_path / "closed"))
     assert code == 2 and len(errors) == 1 and "no requirements, lock file or training config in" in errors[0]
 

@@ -115,6 +115,11 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, names):
     assert missing == []
 
 
+def test_a_terminal_without_a_width_gets_an_answer(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert asked("list", "--failure", "zero3_dummy_loss")[0] == 0
+
+
 def test_env_is_json_for_machines_and_text_for_people(asked):
     code, out, _ = asked("maintain", "env", "--json")
     facts = json.loads(out)

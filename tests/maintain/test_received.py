@@ -152,7 +152,7 @@ def with_line(text):
     ("files", "words"),
     [
         (with_line(line(OTHER, id="x")), "no result of this version"),
-        (with_line(line(OTHER, outcome="wins")), "there is no outcome 'wins'"),
+        (with_line(line(OTHER, outcome="wins")), "no result of this version"),
         (with_line(line(OTHER, outcome="raises", signature="<script>")), "raises has no signature '<script>'"),
         (with_line(line(OTHER, outcome="trains", signature="differs")), "trains has no signature 'differs'"),
         (with_line(line(OTHER, stack={"torch": "2.0.0"})), "with torch 2.0.0, and no file of stacks/ has"),
