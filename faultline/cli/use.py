@@ -160,16 +160,17 @@ def export(
     output: Annotated[File, Parameter(name=["--output", "-o"], help="The file; default: stdout.")] = "",
     force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
     markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
+    run: Annotated[bool, Parameter(help="Run the file first, and put what it prints into the issue.")] = False,
 ) -> int:
     """Write one file, or one issue, that shows a cell by itself.
 
     Examples:
       faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu -o repro.py
-      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu --markdown
+      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu --markdown --run
     """
     from faultline.export import command
 
-    return command.run(command.Request(options.cells(cell), str(output), force, markdown))
+    return command.run(command.Request(options.cells(cell), str(output), force, markdown, run))
 
 
 def is_safe(

@@ -133,6 +133,6 @@ def test_an_issue_ends_with_a_line_feed(asked, monkeypatch):
     """Breaks when the prompt, or the next file, begins in the last line of an issue."""
     monkeypatch.setattr(emit, "write", lambda where: "")
     monkeypatch.setattr(upstream, "environment", lambda where: {})
-    monkeypatch.setattr(issue, "write_issue", lambda where, report: "An issue\n\n")
+    monkeypatch.setattr(issue, "write_issue", lambda where, output, report: "An issue\n\n")
     answer = asked("export", "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "--markdown")
     assert answer == (0, "An issue\n", [])
