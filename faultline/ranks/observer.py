@@ -133,7 +133,7 @@ class Observer:
             self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
             if self._reads and first.grad_fn:
                 first.grad_fn.register_prehook(self._on_backward)
-        if any(True for _ in module.parameters(recurse=False)):
+        if any(True for _ in torch.nn.Module.parameters(module, recurse=False)):  # a class may have its own
             self._used.setdefault(self.share, set()).add(name)
             self._several[name] = max(call, self._several.get(name, 0))
         if module in self._layers and any(p.requires_grad for p in module.parameters()):

@@ -309,13 +309,25 @@ def test_what_a_model_lacks_is_impossible_and_processes_of_its_own_are_refused()
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
 
 
+def test_weights_that_any_generator_draws_are_alike(tmp_path):
+    """Breaks when a layer that numpy initialises is said to differ, as each rank server draws another."""
+    (file := tmp_path / "model.py").write_text(
+        "import random, numpy\ndef build():\n    return random.random(), numpy.random.rand()"
+    )
+    assert target.call(file, "build", ()) == target.call(file, "build", ())
+
+
 class Twice(nn.Module):
-    """Runs one layer twice, has one that never runs and one that runs for positive rows only; tied to its head."""
+    """Runs one layer twice, has one that never runs and one that runs for positive rows only; tied to its head. Its
+    `parameters` takes nothing, as a meta learner's."""
 
     def __init__(self):
         super().__init__()
         self.layer, self.idle, self.some, self.head = (nn.Linear(2, 2) for _ in range(4))
         self.head.weight = self.layer.weight
+
+    def parameters(self):
+        return [*super().parameters()]
 
     def forward(self, x):
         x = self.layer(self.layer(x))
