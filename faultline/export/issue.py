@@ -44,7 +44,8 @@ WISHES = {
     "misplaced": "That every rank holds its share. If it can't, an error when the model is prepared.",
     "diverges": "That the weights are those of a single process on the same global batch, up to rounding. If they can't"
     " be, an error: nobody sees wrong weights.",
-    "resumed": "That a resumed training goes on as if nothing had interrupted it. If it can't, an error when it is loaded.",
+    "resumed": "That a resumed training goes on as if nothing had interrupted it. If it can't, an error as it is"
+    " loaded.",
 }
 DOES_ALONE = ", as it does in a single process on the same releases"
 HELPS = {"verified": "yes", "conditional": "in some runs", "refuted": "no"}
