@@ -279,7 +279,6 @@ def test_a_mistake_is_one_line(world, asked, tmp_path, argv, expected):
     ("options", "cell"),
     [
         ([], "grpo-broken/zero2/reentrant/fp32/w2/cpu"),
-        (["--strategy", "ddp"], "grpo-broken/ddp/reentrant/fp32/w2/cpu"),
         (["--variant", "broken", "--checkpointing", "off"], "broken/zero2/off/fp32/w2/cpu"),
         (["--strategy", "single", "--precision", "bf16"], "grpo-broken/single/reentrant/bf16/w1/cpu"),
         (["--world", "4"], "grpo-broken/zero2/reentrant/fp32/w4/cpu"),

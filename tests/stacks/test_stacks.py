@@ -236,7 +236,6 @@ NETWORK = [
     "  ╰─▶ Network connectivity is disabled, but the\n      requested data wasn't found in the cache for: `torch.whl`",
     UNSOLVED + "cache.\n\nhint: Packages were unavailable because the network was disabled.",
     CLONING + "         fatal: unable to access 'https://x/trl/': Could not resolve host: x",
-    CLONING + "         ssh: connect to host x port 22: Connection refused",
     "  \u00d7 Failed to resolve `--with` requirement\n  ╰─▶ Git operation failed",
 ]
 STACK = [
