@@ -191,19 +191,6 @@ def test_what_is_repeated_is_enough_and_not_more():
     assert not changes.pending(compared(before, after, flaky), often), "repeats have no end"
 
 
-@given(RUNS)
-def test_what_is_pending_comes_to_an_end(runs):
-    """Breaks when some mixture of outcomes is measured for ever."""
-    repeated, again = {}, []
-    relevant = cells(len(runs))
-    for _ in range(changes.REPEATS + 2):
-        results = compared(*zip(*runs, strict=True), again)
-        wanted = changes.pending(results, repeated)
-        again += [(relevant.index(cell), *reversed(runs[relevant.index(cell)])) for cell in wanted]
-        repeated = {cell.id: repeated.get(cell.id, 0) + (cell in wanted) for cell in relevant}
-    assert not wanted
-
-
 def test_packages_that_differ_are_all_told():
     """Breaks when a dependency that moved with the candidate goes unmentioned."""
     before, after = {"a": "1", "b": "1", "gone": "2"}, {"a": "2", "b": "1", "new": "3"}
