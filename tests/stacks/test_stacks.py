@@ -244,7 +244,6 @@ STACK = [
     "error: Failed to fetch: https://x/trl.whl\n  cause: HTTP status client error (404 Not Found) for url (https://x)",
     CLONING + "         fatal: repository 'https://x/trl/' not found",
     CLONING + "  cause: failed to fetch branch or tag `nope`\n         fatal: couldn't find remote ref refs/tags/nope",
-    "error: Distribution not found at: file:///src/gone",
     "error: Failed to build `deepspeed==0.15.0`\n\n         [stderr]\n         OSError: Connection refused",
 ]
 
