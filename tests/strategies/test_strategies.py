@@ -430,15 +430,6 @@ def test_every_rank_of_two_nodes_is_believed(name):
         assert not hybrid(name, shard_groups=[node], replica_groups=replicas, world_size=world, bytes_held=held)
 
 
-def test_a_secondary_partition_that_is_not_gathered_from_is_doubted():
-    """Breaks when hpZ is believed although DeepSpeed leaves the model whole between forward and backward pass."""
-    assert hybrid("zero3-hpz", used=[6, 6, 6]) == [
-        "step 2 gathered nothing within the node",
-        "step 3 gathered nothing within the node",
-    ]
-    assert not hybrid("zero3-hpz", used=[6, 9, 12])
-
-
 def test_two_nodes_need_four_ranks():
     """Breaks when a hybrid strategy on too few ranks runs as another one."""
     for world in (1, 2, 3, 5):
