@@ -257,7 +257,6 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     ("content", "words"),
     [
         ('{"zero_optimization": {"stage": 2,}}', "line 1 column"),
-        ("", "line 1 column 1"),
         ("{}", "KeyError: 'zero_optimization'"),
         ('{"zero_optimization": 3}', "TypeError"),
         ('{"zero_optimization": {"stage": 4}}', "stage must be 0, 1, 2 or 3, not 4"),
