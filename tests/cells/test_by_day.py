@@ -49,13 +49,6 @@ def test_cells_of_one_kind_are_not_all_run(by_day):
     assert len(by_day) < len(CELLS) / 3
 
 
-def test_a_rule_of_another_outcome_is_a_kind_of_its_own():
-    """Breaks when a new outcome hides behind another one of the same variant and family."""
-    cells = [cell for cell in CELLS if cell.failure == "zero_double_reduction" and cell.strategy.startswith("zero")]
-    signatures = {rule.signature for _, _, rule in deciding(night.cells_by_day(cells, VERSIONS)) if rule}
-    assert {("reduced-twice",), ("bucketed-twice",), ("differs",)} <= signatures
-
-
 def test_pytest_has_the_cells_by_day_and_all_of_what_changed(request, monkeypatch):
     """Breaks when `make test` runs no cell, or others than were chosen, or `SINCE` adds none."""
     conftest, name = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py")), "zero3_dummy_loss"

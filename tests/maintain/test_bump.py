@@ -39,7 +39,9 @@ def steps(monkeypatch, tmp_path):
     """What a move calls, in order; its matrix has three cells of one failure, of which one is new and one unsteady."""
     calls, folder = [], tmp_path / "repros" / NAME
     folder.mkdir(parents=True)
-    new, unsteady, same = [cell for cell in select(failures(), Selection(failure=(NAME,))) if trains(cell)][:3]
+    rules = expected.rules(failures()[NAME])
+    cells = select(failures(), Selection(failure=(NAME,)))
+    new, unsteady, same = [cell for cell in cells if expected.expect(rules, cell, OLD).outcome == "trains"][:3]
     did = {
         new: [("diverges", "differs")] * 2,
         unsteady: [("diverges", "differs"), ("trains", "")],
@@ -67,10 +69,6 @@ def steps(monkeypatch, tmp_path):
     for module, name in ((bump.record, "run"), (bump.command, "durations"), (bump.command, "readmes")):
         monkeypatch.setattr(module, name, lambda run, name=name: calls.append(name))
     return calls, new, unsteady
-
-
-def trains(cell):
-    return expected.expect(expected.rules(failures()[NAME]), cell, OLD).outcome == "trains"
 
 
 def test_a_move_goes_on_where_it_stopped_and_ends_with_what_a_person_must_decide(steps, monkeypatch, capsys):

@@ -27,7 +27,6 @@ ONE, OTHER = "zero3_dummy_loss", "rank0_only_save"
         (ONE, False, f"{ONE} (mechanism)", "less"),
         (ONE, True, ONE, "more"),
         (ONE, False, f"{OTHER} or {ONE}", "one of"),
-        (ONE, True, f"{OTHER} or {ONE}", "one of"),
         (ONE, False, OTHER, "wrong"),
         (ONE, False, f"{OTHER} or grpo_lora_no_grad", "wrong"),
         (score.UNKNOWN, False, ONE, "wrong"),
