@@ -1,23 +1,19 @@
 """The move of pins: what is asked, what is written, and that no step is done twice or left out."""
 
-import contextlib
-
-import msgspec
 import pytest
 
 from faultline.base import packages
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.paths import ROOT
-from faultline.catalogue.loading import failures
 from faultline.cells import expected
-from faultline.cells.selection import Selection, select
+from faultline.cells.cell import Cell
 from faultline.maintain import bump
 from faultline.runs import storage
 from tests.support import entries
 
 PINS = ROOT.joinpath("requirements.txt").read_text()
 NAME = "zero3_dummy_loss"
-OLD = packages.pinned(ROOT / "requirements.txt")
+OLD, WRONG = packages.pinned(ROOT / "requirements.txt"), ("diverges", "differs")
 
 
 @pytest.mark.parametrize("text", ["", "transformers", "transformers>=5", "rich==15.0.0", "trl==1 trl==2", "trl==../x"])
@@ -39,24 +35,18 @@ def steps(monkeypatch, tmp_path):
     """What a move calls, in order; its matrix has three cells of one failure, of which one is new and one unsteady."""
     calls, folder = [], tmp_path / "repros" / NAME
     folder.mkdir(parents=True)
-    rules = expected.rules(failures()[NAME])
-    cells = select(failures(), Selection(failure=(NAME,)))
-    new, unsteady, same = [cell for cell in cells if expected.expect(rules, cell, OLD).outcome == "trains"][:3]
-    did = {
-        new: [("diverges", "differs")] * 2,
-        unsteady: [("diverges", "differs"), ("trains", "")],
-        same: [("trains", "")],
-    }
+    new, unsteady, same = (Cell(NAME, "no_dummy", strategy) for strategy in ("ddp", "zero1", "zero2"))
+    did = {new: [WRONG] * 2, unsteady: [WRONG, ("trains", "")], same: [("trains", "")]}
 
     def matrix(request):
         run = storage.RunFolder(bump.Path(request.results))
         run.path.mkdir()
-        with contextlib.closing(storage.Writer(run)) as writer:
-            for cell in did:
-                if cell.id in (request.selection.cells or [each.id for each in did]):
-                    outcome = did[cell].pop(0)
-                    verdict = "expected" if outcome[0] == "trains" else "unexpected failure"
-                    writer.add(entries.entry(cell, *outcome, verdict, stack=OLD | {"transformers": "9.9"}))
+        for cell in did:
+            if cell.id in (request.selection.cells or [each.id for each in did]):
+                outcome = did[cell].pop(0)
+                verdict = "expected" if outcome[0] == "trains" else "unexpected failure"
+                entry = entries.entry(cell, *outcome, verdict, stack=OLD | {"transformers": "9.9"})
+                storage.Writer(run).add(entry)
         calls.append(f"matrix {len(request.selection.cells)}")
 
     monkeypatch.setattr(bump, "RESULTS", tmp_path)
@@ -88,5 +78,3 @@ def test_a_move_goes_on_where_it_stopped_and_ends_with_what_a_person_must_decide
     rules = expected.load(bump.REPROS / NAME / "expected.toml")
     now = [expected.expect(rules, cell, OLD | {"transformers": "9.9"}).outcome for cell in (new, unsteady)]
     assert now == ["diverges", "trains"] and expected.expect(rules, new, OLD).outcome == "trains"
-    state = msgspec.json.decode((bump.RESULTS / "bump-transformers-9.9" / bump.STATE).read_bytes(), type=bump.Bump)
-    assert state.findings == ["ddp_backward_differs"] and state.old == {"transformers": OLD["transformers"]}

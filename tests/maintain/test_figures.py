@@ -68,16 +68,6 @@ def test_one_slot_takes_the_time_of_all_that_it_does():
     assert replayed.efficiency == pytest.approx((cells + references) / replayed.seconds)
 
 
-@pytest.mark.parametrize("slots", [1, 7, 20])
-@pytest.mark.parametrize("stacks", [1, 3])
-def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slots, stacks):
-    """Breaks when slots run cells of a stack that they don't have, a cell runs in none, or a figure isn't the same."""
-    replayed, alone = scaling.replay(REPLAYED, stacks, slots), scaling.replay(REPLAYED, stacks, 1)
-    assert replayed == scaling.replay(REPLAYED, stacks, slots)
-    assert 0 < replayed.efficiency < 1 and replayed.seconds <= alone.seconds
-    assert replayed.seconds * slots >= stacks * sum(durations.likely(REPLAYED)) + scaling.MADE + scaling.FIRST
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("stacks", "slots"), [(2, 20), pytest.param(10, 100, marks=pytest.mark.nightly)])
 def test_many_slots_are_busy_nine_tenths_of_the_time(stacks, slots):
