@@ -13,7 +13,7 @@ FAILURE = Failure(
     upstream="deepspeedai/DeepSpeed",
     checkpointing=("off",),
     # Of `zero_term`, outside of the forward pass.
-    also_raises=("empty-gradient", "mixed-dtensor", "marked-ready-twice"),
+    also_raises=("empty-gradient", "mixed-dtensor"),
     variants=(
         Variant("broken", "", SOME, text="Gemma3 has images in the first step, and text alone from then on"),
         *variants("touch_everything cleared zero_term no_overlap", strategies=SOME),
