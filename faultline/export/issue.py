@@ -167,7 +167,10 @@ def _expected(where: ExportedCell) -> str:
 
 
 def _wish(where: ExportedCell) -> str:
-    """What its reporter asks for, whether a single process does it, and what helps until then, as it was measured."""
+    """What its reporter asks for, whether a single process does it, and what helps until then, as it was measured;
+    nothing where it trains."""
+    if where.kind == "trains":
+        return ""
     alone = _alike(where).get("single", ("",))[0] == "trains" and where.cell.strategy != "single"
     kind = "resumed" if where.cell.life == "resumed" else where.kind
     wish = WISHES[kind].format(alone=DOES_ALONE if alone else "")

@@ -239,7 +239,8 @@ def test_every_variant_that_fails_can_be_exported_and_is_short():
         try:
             text = exported(cell.id)
         except UsageError as error:
-            refused[cell.id] = str(error)
+            if not str(error).endswith("its error has no signature to look for"):
+                refused[cell.id] = str(error)
             continue
         compile(text, cell.id, "exec")
         lengths[variant] = len(text.splitlines())

@@ -45,8 +45,7 @@ def steps(monkeypatch, tmp_path):
             if cell.id in (request.selection.cells or [each.id for each in did]):
                 outcome = did[cell].pop(0)
                 verdict = "expected" if outcome[0] == "trains" else "unexpected failure"
-                entry = entries.entry(cell, *outcome, verdict, stack=OLD | {"transformers": "9.9"})
-                storage.Writer(run).add(entry)
+                storage.Writer(run).add(entries.entry(cell, *outcome, verdict, stack=OLD | {"transformers": "9.9"}))
         calls.append(f"matrix {len(request.selection.cells)}")
 
     monkeypatch.setattr(bump, "RESULTS", tmp_path)
