@@ -42,7 +42,7 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup lock fleet test test-nightly test-fleet test-quick test-matrix is-safe replay reproduce bench lint clean
+.PHONY: help setup lock bump fleet test test-nightly test-fleet test-quick test-matrix is-safe replay reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -90,10 +90,17 @@ $(STAMP): requirements.txt requirements.lock
 # Without torch, and what its build alone brings.
 LOCK = pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-emit-package torch \
   --no-header --no-annotate --output-file requirements.lock
-lock: setup ## write requirements.lock anew: every version that requirements.txt leads to, with the hashes of its files
+lock: $(if $(wildcard $(STAMP)),,setup) ## write requirements.lock anew: every version that requirements.txt leads to, with the hashes of its files
 	@.venv/bin/python -c 'import sys; from faultline.stacks.environments import run_uv; run_uv(sys.argv[1:])' $(LOCK)
 	@awk '/^[^ ]/ {left = /^(cuda-|nvidia-|triton==)/ && !/^nvidia-ml-py==/} !left' requirements.lock >requirements.lock.new
 	@mv requirements.lock.new requirements.lock
+
+# The first call moves the pins, the second one measures on what was installed in between.
+bump: $(if $(wildcard $(STAMP)),,setup) ## move pins and measure all again on them: make bump REQ='transformers==5.24.0'
+	@test -n $(call quote,$(REQ)) || { echo "name what is to move: make bump REQ='transformers==5.24.0'" >&2; exit 2; }
+	$(RUN) faultline maintain bump $(call quote,$(REQ)) $(call option,--workers,WORKERS)
+	@$(SELF) --no-print-directory lock setup
+	$(RUN) faultline maintain bump $(call quote,$(REQ)) $(call option,--workers,WORKERS)
 
 # Lint runs beside the tests, and what it says comes at their end. `make -n` would run a line that says $(MAKE).
 SELF = $(MAKE)

@@ -150,19 +150,22 @@ class CellItem(pytest.Item):
             self.warn(pytest.PytestWarning(result.verdict))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        from faultline.base.console import unheard
         from faultline.base.errors import TargetFailed, Unavailable, UsageError
         from faultline.base.text import plain
 
         error = excinfo.value
         if isinstance(error, Differs):
-            return plain(f"{error}\n{error.result}")
-        if isinstance(error, TargetFailed):
-            return plain(f"{self.written}: {error}\n{error.traceback}".strip())
-        if isinstance(error, UsageError):
-            return plain(error)
-        if isinstance(error, Unavailable):
-            return plain(f"{error.what}{error}")
-        return super().repr_failure(excinfo, style)
+            text = f"{error}\n{error.result}"
+        elif isinstance(error, TargetFailed):
+            text = f"{self.written}: {error}\n{error.traceback}".strip()
+        elif isinstance(error, UsageError):
+            text = str(error)
+        elif isinstance(error, Unavailable):
+            text = f"{error.what}{error}"
+        else:
+            return super().repr_failure(excinfo, style)
+        return unheard(plain(text))
 
     def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
         return self.path, self.obj.__code__.co_firstlineno - 1, self.name

@@ -1,5 +1,6 @@
 """The versions that the files of a project ask for, put together."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from faultline.observations.ranges import Range
 from faultline.projects.documents import Place
 from faultline.projects.versions import Pin
 
+MOST_WAYS = 100  # in which files ask for a package; each takes as many steps as there were before it
 Sources = dict[str, tuple[Place, ...]]
 # Requirements of one part of a project, as of one of several scripts, beside those of all.
 OF_A_PART = re.compile(r"(?:requirements|reqs?)[_-][\w.-]+\.(?:txt|in)")
@@ -34,15 +36,21 @@ class Notes:
 
 def versions(pins: Iterable[Pin], notes: Notes) -> tuple[dict[str, Range], Sources]:
     """The range of each package that all pins leave, and their places; no range for a contradiction."""
-    packages: dict[str, Range] = {}
-    sources: Sources = {}
-    each = [*pins]
+    each, asked = [*pins], dict[str, list[Pin]]()
     for pin in each:
         if pin.note:
             notes.add("", f": {pin.note}", [pin.source])
-    for pin in _alike([pin for pin in each if not pin.note], notes):
-        packages[pin.package] = ranges.both(packages.get(pin.package, Range()), pin.range)
-        sources[pin.package] = tuple(dict.fromkeys((*sources.get(pin.package, ()), pin.source)))
+    for pin in _alike([pin for pin in dict.fromkeys(each) if not pin.note], notes):
+        asked.setdefault(pin.package, []).append(pin)
+    sources = {package: tuple(dict.fromkeys(pin.source for pin in some)) for package, some in asked.items()}
+    packages: dict[str, Range] = {}
+    for package, some in asked.items():
+        ways = dict.fromkeys(pin.range for pin in some)
+        if len(ways) <= MOST_WAYS:
+            packages[package] = functools.reduce(ranges.both, ways, Range())
+            continue
+        before = f"{package} is asked for in {len(ways)} ways, so its version is taken as unknown: "
+        notes.add(before, "", sources.pop(package))
     for package in [name for name, asked in packages.items() if asked.empty]:
         notes.add(f"no version of {package} fits all of these, so it is taken as unknown: ", "", sources[package])
         del packages[package]
@@ -56,9 +64,9 @@ def _alike(pins: Sequence[Pin], notes: Notes) -> list[Pin]:
         place = PurePath(pin.source.name)
         if OF_A_PART.fullmatch(place.name):
             parts.setdefault((str(place.parent), pin.package), []).append(pin)
-    left_out: list[Pin] = []
+    left_out: set[Pin] = set()
     for (_, package), several in parts.items():
         if len({pin.range.text for pin in several}) > 1:
             notes.add(f"{package} differs between ", ", so these are left out", [pin.source for pin in several])
-            left_out += several
+            left_out.update(several)
     return [pin for pin in pins if pin not in left_out]

@@ -8,8 +8,9 @@ from faultline.audit import reading
 from faultline.audit.reading import Content
 from faultline.base.errors import NotRecognised, UsageError
 from faultline.base.text import one_line
-from faultline.projects import files, versions
+from faultline.projects import files, installed
 
+CLOSED = "can't be read, or leads out of the folder"
 MOST = 3  # files and places that a line names
 
 
@@ -32,17 +33,17 @@ def read(paths: Sequence[str], environment: bool, python: str) -> tuple[dict[str
                 raise
             notes.append(f"skipped: {error}")
     if paths and not contents:
-        closed = [f"{place} can't be read" for place in unreadable]
+        closed = [f"{place} {CLOSED}" for place in unreadable]
         why = f" ({few([*notes, *closed])})" if notes or closed else ""
         raise UsageError(f"no requirements, lock file or training config in {few(paths)}{why}; name files or a folder")
     if environment or python:
-        prefix = versions.of_python(python) if python else versions.active()
-        contents[f"what is installed in {prefix}"] = [Content(pins=versions.environment(prefix, "installed"))]
+        prefix = installed.of_python(python) if python else installed.active()
+        contents[f"what is installed in {prefix}"] = [Content(pins=installed.environment(prefix, "installed"))]
         if not python and prefix == Path(sys.prefix):
             notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
     notes = [*notes[:MOST], *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else [])]
     notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
-    notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
+    notes += [f"skipped ({CLOSED}): {few(unreadable)}"] if unreadable else []
     return contents, notes + left_out
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from faultline.base.content import real
 from faultline.base.errors import UsageError
 from faultline.base.text import one_line
 from faultline.projects import files
@@ -83,11 +84,12 @@ def _file(document: Document, level: int, dotted: str) -> tuple[Path, str] | Non
     folder, shown = document.path.parent, Path(document.name).parent
     above = [] if shown.is_absolute() or ".." in shown.parts else [*shown.parents]
     folders = [(folder, shown), *zip(folder.parents, above, strict=False)]
+    whole = real(folders[-1][0])  # a link may lead out of it
     inner = Path(*filter(None, dotted.split(".")))
     for base, seen in folders[level - 1 : level] if level else folders:
         for end in (inner.with_suffix(".py") if inner.name else inner, inner / "__init__.py"):
             try:
-                if (base / end).is_file():
+                if (base / end).is_file() and real(base / end).is_relative_to(whole):
                     return base / end, one_line(seen / end)
             except (OSError, ValueError):  # a name that no system takes
                 continue
@@ -114,15 +116,24 @@ class Made:
     paths: tuple[Path, ...] = ()
 
 
-def made_of(module: Module, name: str, depth: int = 0) -> Made:
-    """What a class is made of in the end."""
-    if depth > DEEPEST:
-        return Made()
+Known = dict[tuple[Path, str], Made]
+
+
+def made_of(module: Module, name: str, known: Known, depth: int = 0) -> Made:
+    """What a class is made of in the end; `known` gets what each class on the way is made of."""
+    key = module.document.path, name
+    if key not in known and depth <= DEEPEST:
+        known[key] = Made()  # where it leads back to itself
+        known[key] = _made_of(module, name, known, depth)
+    return known.get(key, Made())
+
+
+def _made_of(module: Module, name: str, known: Known, depth: int) -> Made:
     if name in module.classes:
-        bases = (made_of(module, base, depth + 1) for base in module.classes[name] if base != name)
+        bases = (made_of(module, base, known, depth + 1) for base in module.classes[name] if base != name)
         return next((replace(base, subclass=True) for base in bases if base.name), Made())
     if where := located(module, name):
-        made = made_of(*where, depth + 1)
+        made = made_of(*where, known, depth + 1)
         return replace(made, paths=(where[0].document.path.resolve(), *made.paths))
     _, library, original = module.imports.get(name, (0, "", ""))
     original, library = original or name, library.partition(".")[0]

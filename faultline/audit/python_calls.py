@@ -9,9 +9,11 @@ from pathlib import Path
 from faultline.audit import arguments, assigned, defaults, engines, modules
 from faultline.audit.defaults import TRANSFORMERS
 from faultline.audit.engines import IN_CODE, OTHER_TRAINER, Statement
-from faultline.audit.modules import Made, Module
+from faultline.audit.modules import Known, Made, Module
+from faultline.base.errors import UsageError
 from faultline.projects.documents import Document, Section
 
+MOST = 100  # trainings of a file
 SHORT = 5000  # characters of a program that only starts another
 INTERESTING = re.compile(r"(?:Config|TrainingArguments|Accelerator|Plugin)\(|Trainer\b")
 CONDITIONAL = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.ExceptHandler, ast.comprehension)
@@ -65,6 +67,8 @@ def _of_module(module: Module, follow: bool) -> list[tuple[list[Statement], froz
         for call in calls
         if _makes_arguments(call)
     ]
+    if len(makes) > MOST:
+        raise UsageError(f"{document.name} makes the arguments of more than {MOST} trainings")
     shared = [*_accelerators(document, calls), *assigned.read(document, module.tree)]
     adapters = [call for call in calls if call.name == "LoraConfig" and call.always]
     trainers = _trainers(module, calls)
@@ -82,14 +86,16 @@ def _of_module(module: Module, follow: bool) -> list[tuple[list[Statement], froz
 def _trainers(module: Module, calls: Sequence[Call]) -> list[Made]:
     """What the trainers of a program are made of: those that it makes whatever a condition says, or else any; or
     those that a variable stands for."""
+    known: Known = {}
     defined, nodes = module.classes, [*ast.walk(module.tree)]
     every = [modules.name_of(node.func) for node in nodes if isinstance(node, ast.Call)]
     values = [node.value for node in nodes if isinstance(node, ast.Assign)]
     values += [each for value in values if isinstance(value, ast.IfExp) for each in (value.body, value.orelse)]
     for names in ([call.name for call in calls], every, [modules.name_of(value) for value in values]):
-        made = [modules.made_of(module, name) for name in dict.fromkeys(names) if name in defined or "Trainer" in name]
-        if known := [each for each in made if each.name]:
-            return known
+        some = [name for name in dict.fromkeys(names) if name in defined or "Trainer" in name]
+        made = [modules.made_of(module, name, known) for name in some]
+        if named := [each for each in made if each.name]:
+            return named
     return []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from faultline.audit import arguments, python_calls, trainings
 from faultline.audit.engines import Statement
 from faultline.base.errors import NotRecognised
-from faultline.projects import files, versions
+from faultline.projects import files, installed, versions
 from faultline.projects.documents import Document, table
 from faultline.projects.files import Candidate
 from faultline.projects.versions import Pin
@@ -44,7 +44,7 @@ def read(candidate: Candidate) -> list[Content]:
     """
     path, name = candidate.path, candidate.name
     if files.is_environment(path):
-        return [Content(pins=versions.environment(path, name))]
+        return [Content(pins=installed.environment(path, name))]
     document = files.read(path, name)
     ignored = tuple(word for words in IGNORED.findall(document.text) for word in re.findall(r"\w+", words))
     return [replace(content, path=path.resolve(), ignored=ignored + content.ignored) for content in _contents(document)]

@@ -12,6 +12,7 @@ LONGEST = 200_000  # characters of a script
 LINES = 300  # of one command
 WORDS = 2000  # of one command
 VALUE = 3000  # characters of a variable's value
+FILLED = 1_000_000  # characters that the values of variables add to all commands
 DEEPEST = 20  # commands, or variables, within each other
 LAUNCHERS = re.compile(
     r"accelerate(?:-launch)?|torchrun|deepspeed|swift|trl|llamafactory-cli|axolotl|python[\d.]*|uv|"
@@ -62,10 +63,14 @@ def commands(document: Document) -> Iterator[Command]:
     """The commands of a script that start a known launcher or a Python file."""
     script = _without_documents(document.text)
     values = _variables(script)
+    added = 0
     for start, commented in _logical(script):
         text = _without_comments(commented)
+        inner = _without_inner(text)
+        filled = _filled(inner, values)
+        added += len(filled) - len(inner)
         try:
-            words = _words(_filled(_without_inner(text), values))
+            words = _words(filled if added <= FILLED else inner)
         except ValueError:  # a quotation that doesn't end
             continue
         for each in _split(words):

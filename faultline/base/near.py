@@ -38,7 +38,9 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
 
 def slip(name: str, known: Sequence[str]) -> bool:
     """Whether a name is a known one but for a letter that is missing, too much, another, or in another place."""
-    return any(not _but_for_one(plain(name)).isdisjoint(_but_for_one(plain(each))) for each in known)
+    wanted = plain(name)
+    alike = [each for each in map(plain, known) if abs(len(each) - len(wanted)) <= 1]  # a long name takes long
+    return any(not _but_for_one(wanted).isdisjoint(_but_for_one(each)) for each in alike)
 
 
 def _but_for_one(word: str) -> set[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from faultline.base.content import content
+
 STACK = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed")
 TODAY = "today"
 OLDEST, NEWEST = 11, 13  # the minor versions of Python 3 that are supported, which the Makefile has as well
@@ -62,7 +64,7 @@ def stack_name(versions: Mapping[str, str]) -> str:
 
 def pinned(requirements: Path) -> dict[str, str]:
     """The versions that a requirements file asks for, by normalised name."""
-    pins = re.findall(r"^([\w.-]+)==([^\s;#]+)", requirements.read_text(), re.MULTILINE)
+    pins = re.findall(r"^([\w.-]+)==([^\s;#]+)", content(requirements).decode(), re.MULTILINE)
     return {normalised(name): version for name, version in pins}
 
 

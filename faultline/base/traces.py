@@ -66,6 +66,7 @@ def own_fault(error: BaseException) -> str:
         isinstance(error, FaultlineError)
         or _ANYBODY.search(f"{type(error).__name__}: {message_of(error)}")
         or lacking(error)
+        or _removed(error)
     ):
         return ""
     within = False  # a library
@@ -80,6 +81,12 @@ def own_fault(error: BaseException) -> str:
         of_model = module.startswith(TAKE) or (within and module.startswith(RUN))
         return "" if of_model else f"{file.name}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def _removed(error: BaseException) -> bool:
+    """Whether somebody removed the folder in which a file is looked for, such as a model that clears all of TMPDIR."""
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    return isinstance(name, str) and not Path(name).parent.exists()
 
 
 def fault_of_machine(error: str) -> str:

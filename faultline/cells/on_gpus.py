@@ -13,6 +13,8 @@ import msgspec
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import stack_name
 from faultline.base.paths import OBSERVATIONS
+from faultline.base.text import matches
+from faultline.catalogue import tables
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 
@@ -55,6 +57,35 @@ class Measured:
 
     machine: Machine
     rows: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why cells, by patterns of their ids, did on a GPU what no rule says; `decide` settles what is only likely."""
+
+    cells: tuple[str, ...]
+    backend: str
+    outcome: str
+    signature: str = ""
+    why: str
+    record: str = ""
+    decide: str = ""
+
+    def explains(self, row: Row) -> bool:
+        did = (row.backend, *row.did)
+        return did == (self.backend, self.outcome, self.signature) and matches(row.cell, self.cells)
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """All of reasons.toml."""
+
+    reason: tuple[Reason, ...] = ()
+
+
+def reasons() -> tuple[Reason, ...]:
+    """The reasons of reasons.toml, for rows of all machines."""
+    return tables.read(FOLDER / "reasons.toml", Reasons).reason
 
 
 def seen(cell: Cell, versions: Mapping[str, str]) -> Sequence[tuple[Machine, Row]]:

@@ -48,9 +48,10 @@ def added(result: Result, what: str, other: Result | str) -> Result:
 def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
     """One cell's result, held against one process.
 
-    Where a model calls collectives, or its loss isn't a mean over rows, that is also one process on all rows: a cell
-    trains if it agrees with either. Under FSDP it runs with the root as the only unit too, or with blocks if that was
-    asked for, to see if the units decide. `inject` and what is raised are those of `cell.run`.
+    Where a model calls collectives, its loss isn't a mean over rows, or rows leave something in buffers, that is also
+    one process on all rows: a cell trains if it agrees with either. Under FSDP it runs with the root as the only unit
+    too, or with blocks if that was asked for, to see if the units decide. `inject` and what is raised are those of
+    `cell.run`.
     """
     if cell.world_size == 1 or target.trainer or cell.life != "straight":
         return checked_cell.run(target, server, references, cell, inject)
@@ -68,7 +69,8 @@ def against_both(target: Target, server: RankServer, references: References, cel
     result = checked_cell.run(target, server, references, cell, inject)
     if result.outcome not in (Outcome.TRAINS, Outcome.DIVERGES):
         return result
-    if result.checked.collectives or result.checked.facts.whole_apart > NOTHING:
+    facts = result.checked.facts
+    if result.checked.collectives or facts.whole_apart > NOTHING or facts.unlike_buffers:
         try:
             other = checked_cell.run(replace(target, together=True), server, references, cell, inject)
         except TargetFailed as failed:

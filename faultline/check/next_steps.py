@@ -8,10 +8,11 @@ from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.beside import ROWS, beside
+from faultline.check.beside import BESIDE, ROWS, alike, beside
 from faultline.check.findings import OF_BUFFERS, Group, causes
 from faultline.check.known import (
     ALIKE,
+    ENDS,
     as_silent,
     begins_forward,
     differs_by_cache,
@@ -74,12 +75,17 @@ def _untried(lines: Sequence[str]) -> list[str]:
 
 
 def agreeing(results: Sequence[Result]) -> list[str]:
-    """The strategies of which every cell does what one process does, or that there is none of several."""
+    """The strategies of which every cell does what one process does, and with which kind, or that there is none of
+    several."""
     wrong = {result.cell.strategy for result in results if not fine(result)}
-    right = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
+    trains = [result for result in results if result.outcome == "trains" and result.cell.strategy not in wrong]
+    right = {result.cell.strategy for result in trains}
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if right:
-        return [f"agree with a single process: {grouped(right, ())}"]
+        other = [result for result in trains if ROWS not in alike(result) and not result.checked.facts.draws]
+        shares = {result.cell.strategy for result in other}
+        but = f", but not with {BESIDE[ROWS]}: {grouped(shares, ())}" if shares else ""
+        return [f"agree with a single process: {grouped(right, ())}{but}"]
     return [f"none of the {ran} strategies that ran agrees with a single process"] if ran > 1 else []
 
 
@@ -181,11 +187,14 @@ def mismatched(group: Group) -> list[str]:
 def of_wrapper(group: Group) -> list[str]:
     """What reads an attribute of a model that an engine has wrapped; what runs modules has to be its forward pass."""
     asked = next(filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results)), None)
+    facts = group.results[0].checked.facts
+    never_runs = facts.order and "" not in facts.order
     if not asked:
-        return []
-    facts, name = group.results[0].checked.facts, one_line(asked[2])
+        never = "the model's own forward pass never runs, so that what wraps it isn't asked: let `forward` do all of it"
+        return [never] if never_runs and not group.match and group.results[0].outcome in ENDS else []
+    name = one_line(asked[2])
     ways = f"`getattr(model, 'module', model).{name}`, or give it back from the forward pass"
-    if facts.without_root or (facts.order and "" not in facts.order):
+    if facts.without_root or never_runs:
         ways = (
             f"let the model's `forward` do what `{name}` does, and call `model(...)`. A call that goes around the"
             " wrapper trains without a reduction of gradients, and without an error"
@@ -240,7 +249,7 @@ def same_buffers(group: Group) -> list[str]:
     if not there:
         return []
     engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]
-    by_hand = "`torch.distributed.broadcast(buffer, 0)` for each buffer before each forward pass mends it"
+    by_hand = "`torch.distributed.broadcast(buffer, 0)` for each buffer before each forward pass keeps them alike"
     normalises = any(result.checked.facts.batch_statistics for result in there)
     others = ["so does `SyncBatchNorm` (on GPUs), or `GroupNorm`, which keeps none"] if normalises else []
     return [*dict.fromkeys(filter(None, engines)), by_hand, *others]

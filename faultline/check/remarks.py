@@ -40,6 +40,12 @@ def of_model(facts: Facts) -> list[str]:
             "normalise by the statistics of each rank's rows, not of the whole batch: that is no fault of an engine."
             f" `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none {UNTRIED}",
         ),
+        (
+            facts.unlike_buffers,
+            "are buffers in which each rank's rows leave another value. Unless the model puts these together, DDP goes"
+            " on with rank 0's and other engines let ranks keep their own, where one process on all rows has what all"
+            " of them leave: cells are held against both",
+        ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
         (
             facts.overlapping,
@@ -67,12 +73,13 @@ def of_model(facts: Facts) -> list[str]:
         ),
         (
             facts.unregistered,
-            "hold weights in a plain list or dictionary: nothing trains, moves or saves them. Use `nn.ModuleList`,"
-            f" `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
+            "hold weights in a plain list or dictionary: nothing trains, moves or saves them. If that isn't meant, use"
+            f" `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
         ),
         (
             facts.written,
-            "are trained, and the forward pass writes them: an engine that trains a copy or has shards does otherwise",
+            "are trained, and the forward pass writes them: an engine that trains a copy or has shards does otherwise,"
+            " and a rank may write what its own rows give",
         ),
         (
             facts.left_out,
@@ -95,10 +102,11 @@ def of_model(facts: Facts) -> list[str]:
     if still:
         lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
-        lines.append(
-            f"the loss of all rows at once is {percent(facts.whole_apart)} from the mean of the ranks' losses, as with"
-            " a mean over uneven tokens, or negatives from the batch: cells are held against both"
-        )
+        why = "as with a sum, a mean over uneven tokens, or negatives from the batch: cells are held against both"
+        if facts.draws:
+            why = "and other random numbers are drawn for them, which may be all of that"
+        apart = percent(facts.whole_apart)
+        lines.append(f"the loss of all rows at once is {apart} from the mean of the ranks' losses, {why}")
     if facts.units and (facts.moved_by_hand or facts.without_root or facts.read_outside):
         lines.append(
             f"{units(facts)}: where these are sharded with others, what is read or moved outside of a forward pass may"
@@ -114,7 +122,10 @@ def of_model(facts: Facts) -> list[str]:
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     if facts.checkpointing != "off":
-        lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
+        lines.append(
+            f"checkpoints by itself ({facts.checkpointing}), or runs modules again in its backward pass as checkpoints"
+            " do; also in the cells with checkpointing off"
+        )
     if facts.cast:
         lines.append(
             f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline.base.content import content, real
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.near import near
 from faultline.base.paths import PACKAGE
@@ -39,7 +40,7 @@ class Target:
     @property
     def digest(self) -> str:
         """Of the file's content: a check is only resumed on the same."""
-        return hashlib.sha256(self.file.read_bytes()).hexdigest()
+        return hashlib.sha256(content(self.file)).hexdigest()
 
     def for_ranks(self, world_size: int) -> job.Target:
         lora, here = dict(self.lora), str(Path.cwd())
@@ -99,7 +100,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
     if not all(name.isidentifier() for name in classes) or (job.ROOT in classes and len(classes) > 1):
         raise UsageError(f"--units {plain(units)!r}: write the classes of modules, Block,Head, or {job.ROOT} alone")
     name, _, function = text.partition(":")
-    file = Path(name).expanduser().resolve()
+    file = real(os.path.expanduser(name))
     if file.is_dir():
         inside = file / "config.json"
         if not inside.exists():
@@ -117,9 +118,9 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
     if file.suffix == ".py":
         return Target(file, _function(file, name, function), adapter(lora), path, units=classes)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        known = isinstance(content["model_type"], str)
-    except UNREADABLE:
+        config = json.loads(content(file).decode())
+        known = isinstance(config["model_type"], str)
+    except (OSError, *UNREADABLE):
         known = False
     if not known:
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
@@ -131,7 +132,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
 def _function(path: Path, name: str, function: str) -> str:
     """The function of a file that is meant: there has to be one, and it must be able to run without arguments."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
+        tree = ast.parse(content(path).decode(), filename=name)
     except SyntaxError as error:
         raise UsageError(f"{plain(name)}:{error.lineno}: {one_line(error.msg)}") from None
     except (*UNREADABLE, MemoryError) as error:  # the last is said of brackets that are nested too deeply

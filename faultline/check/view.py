@@ -141,10 +141,11 @@ def _with_what(results: Sequence[Result]) -> str:
     if not {*every} - {(SHARES, ROWS)}:
         return ""
     parts = []
+    others = {ROWS: ", which draws other random numbers"} if facts_of(results).draws else {}
     for agreed, number in every.items():
         no = [what for what in (SHARES, ROWS) if what not in agreed]
         of = f"in {number} " if len(every) > 1 else ""
-        but = "".join(f", and not with {BESIDE[what]}" for what in no)
+        but = "".join(f", and not with {BESIDE[what]}{others.get(what, '')}" for what in no)
         parts.append(f"{of}with {' and '.join(BESIDE[what] for what in agreed)}{but}")
     return f" {'; '.join(parts)}"
 

@@ -44,7 +44,7 @@ from faultline.base.traces import lacking as lacking_here
 from faultline.base.version import __version__
 from faultline.cli import completion as values
 from faultline.cli import fleet, lacking, maintain, measure, options, proofs, use
-from faultline.cli.options import HYPHEN, STDIN
+from faultline.cli.options import HYPHEN, STDIN, hyphens
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
 EXAMPLES = """
@@ -89,7 +89,14 @@ MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
     *(proofs.repeat, proofs.chaos, proofs.soak, proofs.scaling),
     *(proofs.trust, proofs.findings, proofs.adopt, proofs.rediscover, proofs.bench, proofs.replay, proofs.models),
-    *(maintain.chart, maintain.export_all, maintain.reports, maintain.advisories, maintain.is_safe_change),
+    *(
+        maintain.chart,
+        maintain.export_all,
+        maintain.reports,
+        maintain.advisories,
+        maintain.is_safe_change,
+        maintain.bump,
+    ),
     *(maintain.clean_stacks, maintain.clean_results, maintain.env, maintain.screenshots, maintain.site),
 )
 
@@ -151,10 +158,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, terminate) if in_main else None
     try:
         command, bound, _ = app().parse_args(words, exit_on_error=False, print_error=False)
-        code = command(*bound.args, **bound.kwargs)
+        given = {name: hyphens(value) for name, value in bound.kwargs.items()}
+        code = command(*map(hyphens, bound.args), **given)
         return code if isinstance(code, int) else EXIT_USAGE if words in GROUPS else 0  # None: the help
     except CycloptsError as error:
-        return refuse(message(error))
+        return refuse(message(error).replace(HYPHEN, STDIN))
     except NotInstalled as error:
         return refuse(lacking.stack(error.lacking, command))
     except UsageError as error:

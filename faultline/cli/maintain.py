@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from faultline.base.errors import UsageError
 from faultline.cli import completion
 from faultline.cli.completion import one, several
-from faultline.cli.options import WHOLE, Axes, File, Json, Names, RunName, Workers
+from faultline.cli.options import CORES, WHOLE, Axes, File, Json, Names, RunName, Workers
 
 EXAMPLES = """\
 Examples:
@@ -156,6 +156,26 @@ def advisories() -> int:
     from faultline.maintain import advisories
 
     return advisories.run()
+
+
+def bump(
+    requirements: Annotated[str, Parameter(help="Versions, such as 'transformers==5.24.0'.")],
+    /,
+    *,
+    workers: Workers = CORES,
+) -> int:
+    """Move pins, and measure all again.
+
+    It asks is-safe, and writes the pins. Once they are installed, it runs the matrix, blesses what is new for the new
+    versions alone, replays the findings, and rewrites records, durations and READMEs. It ends with what a person must
+    decide. An interrupted one goes on. `make bump` does all of it.
+
+    Examples:
+      faultline maintain bump transformers==5.24.0
+    """
+    from faultline.maintain import bump
+
+    return bump.run(requirements, workers)
 
 
 def is_safe_change(before: Annotated[File, Parameter(help="An older requirements.txt.")], /) -> int:

@@ -1,5 +1,6 @@
 """The commands that run the matrix and show it."""
 
+from math import inf
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -66,8 +67,8 @@ def explore(
       faultline explore --specs 200 --strategy 'zero*'
       faultline explore --minutes 10 --since deepspeed==0.19.7
     """
-    if (minutes is not None and minutes <= 0) or specs < 0:
-        raise UsageError("--minutes must be above 0, and --specs at least 1")
+    if not 0 < (1 if minutes is None else minutes) < inf or specs < 0:  # no number is neither
+        raise UsageError("--minutes must be a number above 0, and --specs at least 1")
     from faultline.cells.cell import listed
     from faultline.explore import command
 

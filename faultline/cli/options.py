@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,13 +23,13 @@ HYPHEN = "\0"  # stands for a lone hyphen, which cyclopts takes for an option
 CORES = machine.cores()
 
 
-def files(_: object, tokens: Sequence[Any]) -> list[str]:
-    """The names of files, with the hyphen that stands for standard input."""
-    return [STDIN if token.value == HYPHEN else token.value for token in tokens]
-
-
-def file(_: object, tokens: Sequence[Any]) -> str:
-    return files(_, tokens)[0]
+def hyphens(value: Any) -> Any:
+    """What was given, with a hyphen wherever one stands alone."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(hyphens, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: hyphens(getattr(value, each.name)) for each in fields(value)})
+    return STDIN if value == HYPHEN else value
 
 
 def positive(option: str) -> Callable[[object, int | None], None]:

@@ -1,5 +1,6 @@
 """The commands of `maintain` that put Faultline itself to the test, and measure it."""
 
+from math import inf
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -144,6 +145,8 @@ def rediscover(
     Examples:
       faultline maintain rediscover zero2_ga_wrong_gradient
     """
+    if not 0 < minutes < inf:  # no number is neither
+        raise UsageError("--minutes must be a number above 0")
     from faultline.maintain import rediscover as blind
 
     return blind.run(blind.Request(tuple(names or ()), minutes, seed, workers, resume))

@@ -30,7 +30,7 @@ from faultline.cli.options import (
 def diagnose(
     logs: Annotated[
         tuple[File, ...],
-        Parameter(converter=options.files, help="Log files, also gzipped; none or - is standard input."),
+        Parameter(help="Log files, also gzipped; none or - is standard input."),
     ] = (),
     /,
     *,
@@ -99,9 +99,7 @@ def check(
 def audit(
     files: Annotated[
         tuple[File, ...],
-        Parameter(
-            converter=options.files, help="Requirements, lock files, configs, scripts, code, or folders; - is stdin."
-        ),
+        Parameter(help="Requirements, lock files, configs, scripts, code, or folders; - is stdin."),
     ] = (),
     /,
     *,
@@ -159,21 +157,20 @@ def export(
     cell: Annotated[str, Parameter(help="A whole cell id.", completer=one(completion.cells))],
     /,
     *,
-    output: Annotated[
-        File, Parameter(name=["--output", "-o"], converter=options.file, help="The file; default: stdout.")
-    ] = "",
+    output: Annotated[File, Parameter(name=["--output", "-o"], help="The file; default: stdout.")] = "",
     force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
     markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
+    run: Annotated[bool, Parameter(help="Run the file first, and put what it prints into the issue.")] = False,
 ) -> int:
     """Write one file, or one issue, that shows a cell by itself.
 
     Examples:
       faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu -o repro.py
-      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu --markdown
+      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu --markdown --run
     """
     from faultline.export import command
 
-    return command.run(command.Request(options.cells(cell), str(output), force, markdown))
+    return command.run(command.Request(options.cells(cell), str(output), force, markdown, run))
 
 
 def is_safe(

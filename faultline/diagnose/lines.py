@@ -2,7 +2,9 @@
 
 import codecs
 import json
+import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +63,8 @@ def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] 
             continue
         try:
             with open(name, "rb") as stream:
+                if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) and not stream.isatty():
+                    raise OSError("it is a device")
                 yield from lines(name, stream, wanted, binary)
         except OSError as error:
             advice = ""

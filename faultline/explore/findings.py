@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from faultline import strategies
+from faultline.base.content import content
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.paths import ROOT
@@ -116,9 +117,9 @@ def named(names: Sequence[str]) -> list[Finding]:
 def read(folder: Path) -> Finding:
     """One finding; raises UsageError for a folder that isn't one."""
     try:
-        seen = msgspec.json.decode((folder / SEEN).read_bytes(), type=Seen)
-        about = msgspec.convert(tomllib.loads((folder / ABOUT).read_text()), About)
-        case = cases.parse((folder / SPEC).read_text())
+        seen = msgspec.json.decode(content(folder / SEEN), type=Seen)
+        about = msgspec.convert(tomllib.loads(content(folder / ABOUT).decode()), About)
+        case = cases.parse(content(folder / SPEC).decode())
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors, as is tomllib's
         raise UsageError(f"{folder} is not the folder of a finding: {error}") from None
     if about.status not in STATUSES:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from faultline.base.content import content
 from faultline.explore.holding import Tally
 from faultline.explore.search import Search, Stage
 
@@ -39,7 +40,7 @@ class Numbers:
 
 def read(folder: Path) -> Numbers:
     """What the exploration of a folder came to; raises OSError or ValueError where it has no such numbers."""
-    return msgspec.json.decode((folder / FILE).read_bytes(), type=Numbers)  # whose errors are ValueErrors
+    return msgspec.json.decode(content(folder / FILE), type=Numbers)  # whose errors are ValueErrors
 
 
 def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:

@@ -29,18 +29,23 @@ class Request:
 
 def run(request: Request) -> int:
     """Replay findings and say what changed: exit code 1 if anything did, and isn't written."""
+    return EXIT_UNEXPECTED if replay(request) and not request.write else EXIT_AS_EXPECTED
+
+
+def replay(request: Request) -> Sequence[str]:
+    """Replay findings; gives the names of those that do anything otherwise now."""
     if not (chosen := findings.named(request.names)):
         print("there is no finding in findings/")
-        return EXIT_AS_EXPECTED
+        return ()
     runner, results = Runner(), dict[Cell, Result]()
     folder = storage.new_run(kind=KIND)
     cells = [runner.add(case) for finding in chosen for case in places(finding)]
     plan = Plan(request.workers, run=runner)
     folders.measure(cells, plan, folder, wrong=UNLIKE_ALONE, seen=lambda entry: results.update({entry.cell: entry}))
-    changed = 0
+    changed = []
     for finding in chosen:
         different = changes(finding, results)
-        changed += bool(different)
+        changed += [finding.name] if different else []
         print(
             "\n".join([f"{finding.name}: {finding.about.status}, {'changed' if different else 'as seen'}", *different])
         )
@@ -50,8 +55,8 @@ def run(request: Request) -> int:
             findings.write_seen(finding.folder, now)
     if request.write:
         print(overview.write())
-    print(f"{count(len(chosen), 'finding')} replayed, {changed} changed; results: {folder.shown}")
-    return EXIT_UNEXPECTED if changed and not request.write else EXIT_AS_EXPECTED
+    print(f"{count(len(chosen), 'finding')} replayed, {len(changed)} changed; results: {folder.shown}")
+    return changed
 
 
 def places(finding: Finding) -> Sequence[Case]:

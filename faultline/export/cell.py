@@ -102,7 +102,8 @@ class ExportedCell:
     def happens(self) -> str:
         """The symptom, with what was measured to be wrong with the numbers in place of the most general words."""
         words = finding(self).words if self.kind == "diverges" else []
-        return f"no error, but {'; '.join(words)}" if words else self.symptom
+        text = "; ".join(words).replace("first differs: ", "what differs first from one process: ")
+        return f"no error, but {text}" if words else self.symptom
 
 
 def place(cell: Cell) -> ExportedCell:
@@ -168,7 +169,8 @@ def introduction(where: ExportedCell) -> str:
     ranks = "on 1 rank" if cell.world_size == 1 else f"on {cell.world_size} ranks"
     ranks = "in one process" if cell.strategy == "single" else ranks
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
-    variant = "" if where.variant.remedy == "broken" else f", variant {cell.variant}"
+    described = where.failure.described(where.variant).replace("\\", "/").replace('"', "'")
+    variant = "" if described in ("", "the failure") else f" ({one_line(described)})"
     under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
     halves = ", saved after two steps and resumed for two more" if cell.life == "resumed" else ""
     run = f"{under}, {checkpointing} gradient checkpointing{variant}{halves}. {_events(where)}"

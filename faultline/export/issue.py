@@ -35,8 +35,24 @@ EXPECTED = {
 TRAINS = "It trains as in one process: no error, and the same weights after each step."
 NO_ERROR = "It trains without an error."
 ALONE = "A single process raises one too, so the strategy is not the cause."
-HELPS = {"verified": "yes", "conditional": "in some of the cells that were run", "refuted": "no"}
-SHOWN = 8  # lines of what a file printed
+# What a reporter asks for, by what happens, and what would do where it can't be had.
+WISHES = {
+    "raises": "That this trains{alone}. If it can't, an error that says what to do instead.",
+    "hangs": "That this ends{alone}. If it can't, an error on every rank: ranks that wait tell nobody why.",
+    "crashes": "That this trains{alone}. If it can't, an error on every rank.",
+    "checkpoint": "That the checkpoint holds what was trained{alone}. If it can't, an error when it is saved.",
+    "misplaced": "That every rank holds its share. If it can't, an error when the model is prepared.",
+    "diverges": "That the weights are those of a single process on the same global batch, up to rounding. If they can't"
+    " be, an error: nobody sees wrong weights.",
+    "resumed": "That a resumed training goes on as if nothing had interrupted it. If it can't, an error as it is"
+    " loaded.",
+}
+DOES_ALONE = ", as it does in a single process on the same releases"
+HELPS = {"verified": "yes", "conditional": "in some runs", "refuted": "no"}
+SHOWN = 8  # lines of what a file printed, in front of the file
+BEGINNING, END = 20, 60  # lines of all that it printed, behind the file
+NOISE = re.compile(r"\d+%\||: \w*Warning: |^\s*$")  # progress bars, warnings with the line below, empty lines
+UNTOLD = ("impossible", "invalid")  # outcomes of runs that were none
 LONGEST = 100  # characters of an error in the table
 INNERMOST = 3  # frames of where a rank waits
 STACK = re.compile(r"^(rank \d+ waits in)\nStack [^\n]*\n((?: +File [^\n]*\n)+)", re.MULTILINE)
@@ -59,9 +75,11 @@ def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] =
         error=fenced(plain(error), "text") if error else "",
         cell=where.cell,
         variant=_form(where),
-        cause=stories.paragraph(where.failure, "Cause"),
+        cause=one_line(stories.paragraph(where.failure, "Cause")),
         expected=_expected(where),
+        wish=_wish(where),
         printed=_printed(output),
+        transcript=fenced(transcript(output), "text") if output else "",
         fault=upstream.line_at_fault(where),
         devices=upstream.devices(where),
         report=(report[0], fenced(report[1], "text")) if report[1] else (),
@@ -79,13 +97,8 @@ def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] =
 
 
 def across(where: ExportedCell) -> list[tuple[str, str]]:
-    """What the same run does under each strategy: strategies, and the outcome that they share."""
-    outcomes: dict[str, str] = {}
-    for cell, outcome in measured.outcomes(where.failure).items():
-        same = ("variant", "checkpointing", "precision")
-        world = cell.world_size in (where.cell.world_size, default_world(cell))
-        if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
-            outcomes.setdefault(cell.strategy, _outcome(where, *outcome))
+    """What the same run does under each strategy that can run it: strategies, and the outcome that they share."""
+    outcomes = {name: _outcome(where, *did) for name, did in _alike(where).items() if did[0] not in UNTOLD}
     groups: dict[str, list[str]] = {}
     for name in strategies.names():
         if name in outcomes:
@@ -93,10 +106,21 @@ def across(where: ExportedCell) -> list[tuple[str, str]]:
     return [(", ".join(names), outcome) for outcome, names in groups.items()]
 
 
+def _alike(where: ExportedCell) -> dict[str, tuple[str, str]]:
+    """What was measured of the same run under each strategy."""
+    outcomes: dict[str, tuple[str, str]] = {}
+    for cell, outcome in measured.outcomes(where.failure).items():
+        same = ("variant", "checkpointing", "precision")
+        world = cell.world_size in (where.cell.world_size, default_world(cell))
+        if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
+            outcomes.setdefault(cell.strategy, outcome)
+    return outcomes
+
+
 def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
     """An outcome without names of signatures: an error by its own words if they were recorded."""
     there = replace(where, outcome=outcome, signature=signature)
-    if outcome in ("trains", "impossible", "invalid"):
+    if outcome == "trains":
         text = outcome
     elif symptom := one_line(there.error) if outcome == "raises" else there.happens:
         symptom = cut(symptom, LONGEST)
@@ -104,7 +128,7 @@ def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
     else:
         text = escaped(named(outcome, signature))
     if signature in where.failure.also_raises:
-        text += " (another failure's: it says nothing of this one)"
+        text += " (of another cause)"
     return text
 
 
@@ -142,21 +166,52 @@ def _expected(where: ExportedCell) -> str:
     return EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS)
 
 
-def _form(where: ExportedCell) -> str:
-    """The variant, for a sentence; empty for the failure as it was reported."""
-    remedy = where.variant.remedy
-    if remedy == "broken":
+def _wish(where: ExportedCell) -> str:
+    """What its reporter asks for, whether a single process does it, and what helps until then, as it was measured;
+    nothing where it trains."""
+    if where.kind == "trains":
         return ""
-    return f", in the form `{remedy}`" if where.variant.broken else f", with the remedy `{remedy}`"
+    alone = _alike(where).get("single", ("",))[0] == "trains" and where.cell.strategy != "single"
+    kind = "resumed" if where.cell.life == "resumed" else where.kind
+    wish = WISHES[kind].format(alone=DOES_ALONE if alone else "")
+    helps = [text for text, answer in tried(where) if answer.startswith(HELPS["verified"])][:2]
+    until = f" Until then, this helps: {'; or '.join(helps)}." if helps else ""
+    return f"{wish}{until}"
+
+
+def _form(where: ExportedCell) -> str:
+    """What is run, for a sentence; empty for the failure as it was reported."""
+    text = where.failure.described(where.variant)
+    if text in ("", "the failure"):
+        return ""
+    return f" ({prose(text)})" if where.variant.broken else f", with this remedy: {prose(text)}"
 
 
 def _printed(output: str) -> str:
     """A code block of what the ranks printed, and of where each of them waits; empty if there is neither."""
     waits = _waits(output)
-    lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", STACK.sub("", output)).splitlines()  # of two ranks on one line
+    lines = apart(STACK.sub("", output)).splitlines()
     printed = [plain(line) for line in lines if re.match(r"rank \d", line)]
     block = [*printed[:SHOWN], *waits]
     return "It prints:\n\n" + fenced("\n".join(block), "text") if block else ""
+
+
+def apart(output: str) -> str:
+    """What two ranks printed on one line, on two."""
+    return re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", output)
+
+
+def transcript(output: str) -> str:
+    """All that a file printed, without noise and without this machine's paths; a long one says what is left out."""
+    named = re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', plain(apart(output)))
+    lines, shown = shortened(named).splitlines(), []
+    for before, line in zip(["", *lines], lines, strict=False):
+        below = "Warning: " in before and line.startswith("  ")  # the line that warns
+        if not below and not NOISE.search(line):
+            shown.append(line)
+    if more := len(shown[BEGINNING:-END]):
+        shown[BEGINNING:-END] = [f"... ({more} lines are left out)"]
+    return "\n".join(shown)
 
 
 def _waits(output: str) -> list[str]:

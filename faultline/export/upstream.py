@@ -29,7 +29,9 @@ REPORTS = {
     "pytorch/pytorch": (("python", "-m", "torch.utils.collect_env"),),
 }
 PATIENCE = 120  # seconds that a report may take
-LINES, WIDTH = 100, 160  # of it that are shown
+LINES, WIDTH = 200, 160  # that are shown of it, and of why there is none
+ASKED = re.compile(r"^Copy-and-paste .*|^Copy-paste .*", re.MULTILINE)  # of whoever runs it
+LOGGED = re.compile(r"^\[[\d-]+ [\d:,]+\] .*\n", re.MULTILINE)  # lines of a logger, which are in front of it
 
 
 def environment(where: ExportedCell) -> tuple[str, str]:
@@ -46,7 +48,9 @@ def environment(where: ExportedCell) -> tuple[str, str]:
         return shown, f"`{shown}` was not run: not all libraries under test are installed here"
     if command and here != where.stack:
         return shown, f"`{shown}` was not run: other versions are installed here than those of the file"
-    return shown, printed(folder, command) if command else ""
+    text = printed(folder, command) if command else ""
+    parallel = f"yes, {where.cell.strategy}, {where.cell.world_size} processes"
+    return shown, text.replace("<fill in>", "no" if where.cell.strategy == "single" else parallel)
 
 
 def installed() -> dict[str, str]:
@@ -73,7 +77,8 @@ def printed(folder: Path, command: tuple[str, ...]) -> str:
     if done.returncode:
         last = one_line((done.stderr.strip().splitlines() or [""])[-1])[:WIDTH]
         return f"`{shown}` ended with exit code {done.returncode}: {last}"
-    return "\n".join(line[:WIDTH] for line in shortened(plain(done.stdout)).strip().splitlines()[:LINES])
+    text = ASKED.sub("", LOGGED.sub("", shortened(plain(done.stdout))))
+    return "\n".join(line.rstrip() for line in text.strip().splitlines()[:LINES])
 
 
 def line_at_fault(where: ExportedCell) -> tuple[str, str]:

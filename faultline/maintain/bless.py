@@ -16,9 +16,16 @@ from faultline.cells.expected import TRAINS, Rule, about, first, holds, on_cpu, 
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
 
+Versions = tuple[tuple[str, str], ...]
+
 
 def bless(
-    failure: Failure, observed: Outcomes, versions: Mapping[str, str], rules: Sequence[Rule], cells: Collection[Cell]
+    failure: Failure,
+    observed: Outcomes,
+    versions: Mapping[str, str],
+    rules: Sequence[Rule],
+    cells: Collection[Cell],
+    since: Versions = (),
 ) -> tuple[Rule, ...]:
     """The failure's rules after a run of some of its `cells`, which did what was observed.
 
@@ -26,13 +33,17 @@ def bless(
     about both. Rules that expect all that was observed stay as they are. Otherwise those that are wrong are made
     again, or whose result has new cells: a known result keeps its `record`, `reason` and `versions`. Rules about other
     versions than this stack's stay in front. A rule of a report is measured once a cell did what it says.
+
+    `since` has the versions that alone do what is new, such as ``(("trl", ">=1.17"),)``: of older stacks the rules say
+    what they said.
     """
     rules = _confirmed(rules, observed, versions)
     holding = [rule for rule in rules if holds(rule, versions)]
     news = {
-        cell: _known_result(holding, *did)
+        cell: replace(known, versions=since) if since else known
         for cell, did in observed.items()
         if verdict(ruled(holding, cell, versions), *did) != "expected"
+        for known in [_known_result(holding, *did)]
     }
     if not news:
         return tuple(rules)
@@ -41,11 +52,13 @@ def bless(
     if any(rule.device for rule in rules) or any(cell.device != "cpu" for cell in observed):
         known = {replace(cell, device=device) for cell in cells for device in DEVICES}
     order = sorted(known | {*observed}, key=lambda cell: [axes[axis].index(getattr(cell, axis)) for axis in axes])
-    target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
     for cell in order:
         there = on_cpu(cell)
         if cell not in observed and there in news and first(holding, cell, versions) == first(holding, there, versions):
-            target[cell] = news[there]
+            news[cell] = news[there]
+    if since:
+        return (*_few_rules({cell: news.get(cell, TRAINS) for cell in order}, axes), *rules)
+    target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
     blessed = [rule for rule in rules if rule not in holding]
     # What holds in this stack only comes first, so that it hides nothing that holds in others.
     layers = [*dict.fromkeys(rule.versions for rule in holding if rule.versions), ()]

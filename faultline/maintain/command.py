@@ -6,6 +6,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.markdown import put
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
+from faultline.base.text import plain
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.selection import Selection, select
@@ -36,7 +37,7 @@ def bless(run: str, only: str, check: bool) -> int:
         difference = blessing.difference(old, text, file)
         if difference:
             changed = True
-            print(difference, end="")
+            print(plain(difference), end="")  # a run of somebody else's has their words
             if not check:
                 file.write_text(text, encoding="utf-8")
     if not changed:

@@ -10,15 +10,17 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.cells.words import grouped
 from faultline.explore import overview as of_findings
+from faultline.maintain import on_gpus
 from faultline.observations import symptoms, verdicts
 from faultline.releases import recorded
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-CATALOGUE, MATRIX, TIMELINE = DOCS / "catalogue.md", DOCS / "matrix.md", DOCS / "timeline.md"
+CATALOGUE, CI, MATRIX, TIMELINE = (DOCS / f"{name}.md" for name in ("catalogue", "ci", "matrix", "timeline"))
 COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
 FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
 STRATEGIES = "<!-- strategies: begin -->", "<!-- strategies: end -->"
 SYMPTOMS = "<!-- symptoms: begin -->", "<!-- symptoms: end -->"
+GPUS = "<!-- gpus: begin -->", "<!-- gpus: end -->"
 MONTHS = "<!-- months: begin -->", "<!-- months: end -->"
 VERDICTS = ("verified", "refuted", "conditional", "untested")
 
@@ -26,7 +28,7 @@ VERDICTS = ("verified", "refuted", "conditional", "untested")
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
     pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
-    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly, MONTHS)]
+    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly, MONTHS), (CI, on_gpus.table, GPUS)]
     written = [put(*page) for page in pages]
     return "\n".join((*written, of_findings.write()))
 

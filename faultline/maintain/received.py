@@ -1,6 +1,7 @@
 """Results that somebody sent (see runs/sendable.py): read as a stranger's file is, and refused in a line."""
 
 import contextlib
+import io
 import re
 import zipfile
 import zlib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from faultline.base.content import content
 from faultline.base.errors import UsageError
 from faultline.base.packages import stack_name
 from faultline.base.text import cut
@@ -65,7 +67,7 @@ def refused(file: Path, why: str) -> UsageError:
 def _unpacked(file: Path) -> Mapping[str, bytes]:
     """The two files that it must have, and no others; never more of one than it may be, whatever its header says."""
     try:
-        with zipfile.ZipFile(file) as whole:
+        with zipfile.ZipFile(io.BytesIO(content(file, sum(LARGEST.values())))) as whole:
             names = [entry.filename for entry in whole.infolist()]
             if sorted(names) != sorted(LARGEST):
                 raise refused(file, f"it must hold {RUN} and {CELLS}, and nothing else")
@@ -87,8 +89,6 @@ def _problem(entry: Result) -> str:
         return f"{cut(cell.id, 200)} is no cell of the matrix on GPUs"
     if not measured.named_as(entry.stack):
         return f"it was run with {cut(stack_name(entry.stack), 200)}, and no file of stacks/ has these versions"
-    if entry.outcome not in [*Outcome]:
-        return f"there is no outcome {cut(entry.outcome, 40)!r}"
     if not _is_signature(failures()[cell.failure], entry):
         return f"{entry.outcome} has no signature {cut(entry.signature, 40)!r} in {cell.failure}"
     texts = [entry.detail, *(text for rank in entry.ranks for text in (rank.stack, rank.log))]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from faultline.base.content import real
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import count
@@ -52,7 +53,7 @@ def of(path: Path) -> Iterator[tuple[Machine, list[Result]]]:
     if path.suffix == ".zip":
         yield received.read(path)
         return
-    files = sorted(path.resolve().rglob("cells.jsonl"))
+    files = sorted(real(path).rglob("cells.jsonl"))
     if not files:
         raise UsageError("no results there: name folders of results/, or files that a run on GPUs made")
     for file in files:

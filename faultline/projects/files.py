@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from faultline.base.content import content, real
 from faultline.base.errors import UsageError
 from faultline.base.text import STDIN, one_line
 from faultline.projects.documents import Document
@@ -24,6 +25,8 @@ LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
 DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of brackets
 # Parts of a TOML key, each of which tomllib takes as many steps for as there are.
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){30}")
+# A number of which Python writes no digits; in YAML, one with colons is a number too.
+DIGITS = re.compile(r"(?<![\w:])(?:0[xXbBoO][\da-fA-F_]{4000}|\d[\d_]{4000}|(?:\d{1,2}:){900})")
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES, FOLDERS, DEPTH = 300, 3000, 5  # of each kind that are looked at in a folder
 USUAL = re.compile(
@@ -83,7 +86,7 @@ def _is_folder(path: Path) -> bool:
 
 def _inside(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
     """The usual files of a project's folder and of the levels below, scripts and then code behind the others and the
-    nearest first; what can't be read, and what is left out."""
+    nearest first; what can't be read, and links that lead out of the folder; and what is left out."""
     kinds: dict[str, list[Path]] = {"configurations": [], "scripts": [], "programs": []}
     closed: list[Path] = []
     deeper: list[Path] = []
@@ -104,7 +107,11 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
     nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in kinds.values()]
     more = [f"{FILES} of {len(each)} {kind} are read, the nearest" for kind, each in kinds.items() if len(each) > FILES]
     more += [f"{one_line(deeper[0])} lies too deep to be read"] if deeper else []
-    return [path for each in nearest for path in each], closed, more
+    whole, inside = real(folder), list[Path]()
+    for path in itertools.chain.from_iterable(nearest):
+        within = real(folder / path).is_relative_to(whole)
+        (inside if within else closed).append(path)
+    return inside, closed, more
 
 
 def read(path: Path, name: str = "") -> Document:
@@ -113,19 +120,20 @@ def read(path: Path, name: str = "") -> Document:
     try:
         if str(path) == STDIN:
             path, name = Path(), INPUT
-            content = sys.stdin.buffer.read(LONGEST + 1)
-        elif path.is_file():  # a pipe would keep us waiting
-            with open(path, "rb") as file:
-                content = file.read(LONGEST + 1)
+            raw = sys.stdin.buffer.read(LONGEST + 1)
+        elif path.is_file():
+            raw = content(path, LONGEST + 1)
         else:
             raise UsageError(f"{name} is not a file" if path.exists() else f"{name} does not exist")
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
-    if len(content) > LONGEST:
+    if len(raw) > LONGEST:
         raise UsageError(f"{name} is longer than {LONGEST // 1_000_000} MB, too much for settings or versions")
-    text = decoded(content)
+    text = decoded(raw)
     if text is None:
         raise UsageError(f"{name} is not text")
+    if DIGITS.search(text):
+        raise UsageError(f"{name} has a number of thousands of digits")
     return Document(name, path, text, None if is_code(name) or is_script(name, text) else parsed(text, name))
 
 

@@ -1,9 +1,7 @@
 """The versions that a project asks for: requirement and lock files, lists of what is installed, an environment."""
 
 import ast
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +11,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
+from faultline.base.content import real
 from faultline.base.errors import UsageError
 from faultline.base.near import misspelt
 from faultline.base.packages import STACK
@@ -25,15 +24,15 @@ from faultline.stacks.requests import parsed_requirement
 
 FRAMEWORKS = ("llamafactory", "axolotl", "ms-swift", "openrlhf", "verl")
 """Packages that train with those under test, and whose releases set other defaults."""
-DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
+MOST = 5000  # requirements of a file; a large project's lock has some hundreds
 MOST_UNREAD = 3  # lines that aren't requirements for each that is, as a merge conflict leaves them
 REPOSITORY = re.compile(r"git\+\S+?/([\w-]+)(?:\.git)?(?:@\S+)?$")  # its name is the package's
+UNREAD = "not a requirement like trl==0.15.2"
 NAMELESS = re.compile(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)")
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
-PACKAGES = ("lib*/python*/site-packages", "lib/python*/dist-packages", "local/lib/python*/dist-packages")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
 NAMED = re.compile(r'[ \t]*name[ \t]*=[ \t]*"([^"]*)"')  # a package of a lock
 ROW = re.compile(r"([\w.-]+)\s+(\d\S*)")  # of what pip or conda print
@@ -56,7 +55,7 @@ def read(document: Document) -> list[Pin] | None:
     match document.data:
         case {"_meta": dict(), "default": dict(default)} as data:  # Pipfile.lock
             entries = {**default, **table(data, "develop")}
-            pins = [_pin(name, _version(entry), partial(document.at, str(name))) for name, entry in entries.items()]
+            pins = (pinned(name, _version(entry), partial(document.at, str(name))) for name, entry in entries.items())
         case {"lock-version": _, "packages": list(packages)} | {"package": list(packages)}:
             pins = _locked(document, packages)
         case {"project": _} | {"tool": _} | {"build-system": _} | {"dependency-groups": _} as data:
@@ -64,19 +63,21 @@ def read(document: Document) -> list[Pin] | None:
         case {"dependencies": list(entries), "channels": _} | {"dependencies": list(entries), "name": _}:
             pins = _conda(document, entries)
         case [_, *_] as entries if all({"name", "version"} <= table(entry).keys() for entry in entries):
-            pins = [_pin(entry["name"], f"=={entry['version']}", lambda: document.line(0)) for entry in entries]
+            pins = (pinned(entry["name"], f"=={entry['version']}", lambda: document.line(0)) for entry in entries)
         case None if PRINTED.search(document.text):
-            rows = [(ROW.match(line), number) for number, line in enumerate(document.text.split("\n"), 1)]
-            pins = [_pin(row[1], f"=={row[2]}", partial(document.place, n)) for row, n in rows if row] or None
+            rows = [(row, n) for n, line in enumerate(document.text.split("\n"), 1) if (row := ROW.match(line))]
+            pins = (pinned(row[1], f"=={row[2]}", partial(document.place, n)) for row, n in rows) if rows else None
         case None:
-            pins = _lines(document)
-    return None if pins is None else [pin for pin in pins if pin]
+            pins = _lines(document, {real(document.path)})
+    return None if pins is None else [pin for pin in _bounded(document, pins) if pin]
 
 
-def environment(prefix: Path, name: str) -> list[Pin]:
-    """The versions in an environment, by the names of its metadata folders; nothing of it is imported."""
-    packages = (each.split("-", 1) for each in _installed(prefix) if "-" in each)
-    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", lambda: Place(name)))]
+def _bounded(document: Document, pins: Iterable[Pin | None]) -> Iterator[Pin | None]:
+    """The requirements of a file; raises UsageError where it has more than a project would."""
+    for number, pin in enumerate(pins):
+        if number == MOST:
+            raise UsageError(f"{document.name} has more than {MOST:,} requirements")
+        yield pin
 
 
 def of_setup(document: Document) -> list[Pin]:
@@ -88,34 +89,10 @@ def of_setup(document: Document) -> list[Pin]:
     lists = (node.elts for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Set))
     texts = [each for elements in lists for each in elements if isinstance(each, ast.Constant)]
     pins = (_asked(document, str(each.value), str(each.value), each.lineno) for each in texts)
-    return [pin for pin in pins if pin]
+    return [pin for pin in _bounded(document, pins) if pin]
 
 
-def active() -> Path:
-    """The active environment of the person at the terminal, or else that of this process."""
-    here = Path(sys.prefix)
-    named = (Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name))
-    return next((path for path in named if path.is_dir() and path.resolve() != here.resolve()), here)
-
-
-def of_python(name: str) -> Path:
-    """The environment of an interpreter, or the folder of one; raises UsageError where there is none."""
-    path = Path(name)
-    if path.is_file() and not re.match(r"python|pypy", path.name):
-        raise UsageError(f"{one_line(name)} is not a Python interpreter")
-    folder = path if path.is_dir() else path.absolute().parent.parent  # not resolved: the link is in the environment
-    if not (path.is_dir() or (path.is_file() and path.parent.name == "bin")) or not _installed(folder):
-        raise UsageError(f"{one_line(name)} is neither an interpreter nor an environment with packages")
-    return folder
-
-
-def _installed(prefix: Path) -> list[str]:
-    """The packages of an environment, as ``trl-0.15.2``."""
-    metadata = (folder for pattern in PACKAGES for folder in prefix.glob(f"{pattern}/*.dist-info"))
-    return sorted(folder.name.removesuffix(".dist-info") for folder in metadata)
-
-
-def _pin(name: object, specifier: str, place: Callable[[], Place]) -> Pin | None:
+def pinned(name: object, specifier: str, place: Callable[[], Place]) -> Pin | None:
     """The pin of a package, if it is under test; of any version, if its specifier can't be read.
 
     Only of such a package the place is looked for: a lock file may have very many others.
@@ -141,11 +118,11 @@ def _requirement(text: str, place: Callable[[], Place]) -> Pin | None:
     if requirement.marker and not _holds(str(requirement.marker)):
         return None
     if not requirement.url:
-        return _pin(requirement.name, str(requirement.specifier), place)
+        return pinned(requirement.name, str(requirement.specifier), place)
     build = BUILD.search(requirement.url)  # the version of its file or tag
     version = (build[1] or build[2]) if build else ""
     if "." in version and ranges.is_version(version):  # and not a commit
-        return _pin(requirement.name, f"=={version}", place)
+        return pinned(requirement.name, f"=={version}", place)
     return _elsewhere(requirement.name, place, requirement.url)
 
 
@@ -164,17 +141,22 @@ def _holds(marker: object) -> bool:
         return True
 
 
-def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
-    """Lines of requirements, as pip takes and `pip freeze` writes them; None for any other text."""
+def _lines(document: Document, seen: set[Path]) -> list[Pin | None] | None:
+    """Lines of requirements, as pip takes and `pip freeze` writes them; None for any other text.
+
+    `seen` are the files that were read: each is included once.
+    """
     pins: list[Pin | None] = []
     known, good, bad = False, 0, 0
     for number, line in _joined(document.text):
         source = document.place(number)
-        if len(line) > LONG and "--hash" not in line:
+        if (len(line) > LONG and "--hash" not in line) or bad > MOST_UNREAD * good + MOST // 10:
             return None
+        if len(pins) > MOST:
+            break
         if included := INCLUDED.match(line):
             known = True
-            pins += _included(document, included[1], depth, source) if depth < DEEP else []
+            pins += _included(document, included[1], seen, source)
         elif line.startswith("-"):
             known = known or bool(OPTION.match(line))
         elif line:
@@ -196,13 +178,22 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         number += lines.count("\n")
 
 
-def _included(document: Document, name: str, depth: int, source: Place) -> list[Pin | None]:
-    """The pins of an included file, or a note why there are none."""
+def _included(document: Document, name: str, seen: set[Path], source: Place) -> list[Pin | None]:
+    """The pins of an included file, or a note why there are none; of one elsewhere, no line is shown."""
+    folder = real(document.path.parent)
+    file = real(folder / name)
+    if file in seen:
+        return []
+    seen.add(file)
     try:
-        pins = _lines(files.read(document.path.parent / name), depth + 1)
+        pins = _lines(files.read(file, one_line(document.path.parent / name)), seen)
     except UsageError as error:
         return [_skipped(source, str(error))]
-    return [_skipped(source, f"{name} has no requirements")] if pins is None else pins
+    if pins is None:
+        return [_skipped(source, f"{name} has no requirements")]
+    if not file.is_relative_to(folder):
+        pins = [replace(pin, note=f"skipped, {UNREAD}") if pin and pin.note else pin for pin in pins]
+    return pins
 
 
 def _unread(line: str, source: Place) -> list[Pin | None]:
@@ -210,7 +201,7 @@ def _unread(line: str, source: Place) -> list[Pin | None]:
     if (repository := REPOSITORY.match(line)) and repository[1] in STACK:
         return [_requirement(f"{repository[1]} @ {line}", lambda: source)]
     if not NAMELESS.match(line):
-        return [_skipped(source, f"not a requirement like trl==0.15.2: {line[:60]}")]
+        return [_skipped(source, f"{UNREAD}: {line[:60]}")]
     names = [name for name in STACK if re.search(rf"\b{name}\b", line)]
     return [_skipped(source, f"names no package: write {name} @ {line[:60]}") for name in names[:1]]
 
@@ -227,7 +218,7 @@ def _locked(document: Document, packages: Iterable[object]) -> Iterator[Pin | No
         name = str(package.get("name", ""))
         markers = package.get("resolution-markers") or [package.get("marker") or package.get("markers") or ""]
         if canonicalize_name(name) in STACK and any(map(_holds, markers if isinstance(markers, list) else [markers])):
-            yield _pin(name, f"=={package.get('version', '')}", partial(document.place, places.get(name, 1)))
+            yield pinned(name, f"=={package.get('version', '')}", partial(document.place, places.get(name, 1)))
 
 
 def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
@@ -236,12 +227,12 @@ def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
     requirements = [text for group in (project.get("dependencies"), *groups) for text in _texts(group)]
     uv = {str(name): entry for name, entry in table(data, "tool", "uv", "sources").items()}
     elsewhere = {canonicalize_name(name): pin for name, entry in uv.items() if (pin := _uv(document, name, entry))}
-    pins = [_asked(document, text, text) for text in requirements]
+    pins = (_asked(document, text, text) for text in requirements)
     yield from (pin for pin in pins if not pin or pin.package not in elsewhere)
     yield from elsewhere.values()
     for name, entry in table(data, "tool", "poetry", "dependencies").items():
         if canonicalize_name(str(name)) in STACK:  # poetry-core's parser is slow
-            yield _pin(name, _poetry(_version(entry)), partial(document.at, str(name)))
+            yield pinned(name, _poetry(_version(entry)), partial(document.at, str(name)))
 
 
 def _uv(document: Document, name: str, entry: object) -> Pin | None:
@@ -260,7 +251,7 @@ def _uv(document: Document, name: str, entry: object) -> Pin | None:
     builds = {build[1] or build[2] for text in names if text and (build := BUILD.search(f"@{text}"))}
     version = builds.pop() if len(builds) == len(kinds) == 1 else ""
     if "." in version and ranges.is_version(version):  # and not a commit
-        return _pin(name, f"=={version}", lambda: place)
+        return pinned(name, f"=={version}", lambda: place)
     branch = next((str(each["branch"]) for each in taken if "branch" in each), "")
     return _elsewhere(name, lambda: place, f"branch {branch}" if branch else f"{kinds[0][0]} {kinds[0][1]}")
 

@@ -171,7 +171,7 @@ class CutOff:
         names = [self._names[module] for module in modules]
         for name, (module, whole) in zip(names, modules.items(), strict=True):
             within = name.startswith(tuple(f"{other}." for other in names))
-            if not within and any(parameter.requires_grad for parameter in module.parameters(recurse=whole)):
+            if not within and any(each.requires_grad for each in torch.nn.Module.parameters(module, recurse=whole)):
                 self.modules.setdefault(name)
 
 

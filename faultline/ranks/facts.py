@@ -34,6 +34,7 @@ class Facts:
       and none in a later one
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
+    - `unlike_buffers`: buffers in which each rank's rows leave another value, but for those of `batch_statistics`
     - `read_outside`: parameters that are read where no forward pass of their module runs
     - `entered`: the classes of the model and of what is around it whose forward passes ran
     - `unequal`: modules that run for some ranks' rows only in a step
@@ -71,6 +72,7 @@ class Facts:
     left_out: Names = ()
     left_unlike: Names = ()
     not_saved: Names = ()
+    unlike_buffers: Names = ()
     read_outside: Names = ()
     entered: Names = ()
     unequal: Names = ()

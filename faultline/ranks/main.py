@@ -223,7 +223,11 @@ def train_scenario(run: Run) -> None:
         if built.observer:
             trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
-            left = {"left_unlike": tuple(shares.unlike), "not_saved": tuple(shares.not_saved)} if shares else {}
+            left = {}
+            if shares:
+                of_rows = tuple(name for name in shares.unlike_buffers if name.rpartition(".")[0] not in normalising)
+                left = {"left_unlike": tuple(shares.unlike), "not_saved": tuple(shares.not_saved)}
+                left |= {"unlike_buffers": of_rows}
             report.facts = replace(built.observer.facts(), batch_statistics=normalising, whole_apart=apart, **left)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -59,8 +59,7 @@ class Observer:
         self._had: set[str] = set()
         self._left_out: dict[str, None] = {}
         self._without_root: dict[str, None] = {}
-        units = blocks(model) if alone else ()
-        self._units = [name for name, module in model.named_modules() if type(module) in units]
+        self._units = innermost(model, blocks(model)) if alone else {}
         self._without_unit: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
@@ -112,9 +111,9 @@ class Observer:
         if name is not None:
             if name and "" not in self._inside:
                 self._without_root.setdefault(name)
-            for unit in self._units:
-                if name.startswith(f"{unit}.") and unit not in self._inside:
-                    self._without_unit.setdefault(unit)
+            around = [self._names[unit] for unit in self._units.get(module, ())]
+            if not {*around} & {*self._inside}:
+                self._without_unit.update(dict.fromkeys(around))
             self._inside.append(name)
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
@@ -130,10 +129,10 @@ class Observer:
         self._order.setdefault(name)
         first = next(tensors(output), None)
         if first is not None and self.by_rows:
-            self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
+            self.outputs[f"{self.share} {name}#{call}"] = dense(first.detach()).clone()
             if self._reads and first.grad_fn:
                 first.grad_fn.register_prehook(self._on_backward)
-        if any(True for _ in module.parameters(recurse=False)):
+        if any(True for _ in torch.nn.Module.parameters(module, recurse=False)):  # a class may have its own
             self._used.setdefault(self.share, set()).add(name)
             self._several[name] = max(call, self._several.get(name, 0))
         if module in self._layers and any(p.requires_grad for p in module.parameters()):
@@ -182,6 +181,18 @@ class Observer:
             not_fed=tuple(self.not_fed),
             cast=tuple(self.cast),
         )
+
+
+def innermost(model: torch.nn.Module, units: Collection[type]) -> dict[torch.nn.Module, list[torch.nn.Module]]:
+    """The innermost unit around each module with weights that is none itself, in each place that it has."""
+    places = dict(model.named_modules(remove_duplicate=False))
+    around_each: dict[torch.nn.Module, list[torch.nn.Module]] = {}
+    for name, module in places.items():
+        around = [places[name.rsplit(".", number + 1)[0]] for number in range(name.count("."))]
+        inside = [each for each in around if type(each) in units]
+        if inside and type(module) not in units and any(True for _ in torch.nn.Module.parameters(module)):
+            around_each.setdefault(module, []).append(inside[0])
+    return around_each
 
 
 def checkpointed(model: torch.nn.Module) -> set[torch.nn.Module]:
@@ -261,6 +272,11 @@ def _held(model: torch.nn.Module, name: str) -> Any:
     module = functools.reduce(getattr, path, model)
     parameter = dict.get(module._parameters, last)
     return getattr(module, last) if parameter is None else parameter
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor, such as the adjacency of a graph, with all its numbers; any other as it is."""
+    return tensor.to_dense() if "sparse" in str(tensor.layout) else tensor
 
 
 def local(tensor: Any) -> torch.Tensor:

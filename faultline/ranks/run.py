@@ -77,7 +77,8 @@ class Run:
 
 def note_rows(run: Run, rows: Any) -> None:
     """Add a micro-batch to the digest of all rows that this rank has trained on."""
-    if parts := {str(place): tensor.detach().cpu() for place, tensor in enumerate(observer.tensors(rows))}:
+    every = enumerate(observer.tensors(rows))
+    if parts := {str(place): observer.dense(tensor).detach().cpu() for place, tensor in every}:
         run.report.evidence["rows"] = compare.digest(parts, run.report.evidence.get("rows", ""))
 
 

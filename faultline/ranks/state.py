@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from faultline.ranks.observer import local, there
+from faultline.ranks.observer import dense, local, there
 from faultline.scenario import Scenario
 from faultline.strategies import Tensors
 from faultline.strategies.shared import clean
@@ -28,7 +28,8 @@ def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tenso
     for prefix, module in model.named_modules():
         for name, tensor in module._buffers.items():
             if tensor is not None and (name not in module._non_persistent_buffers_set) is saved:
-                by_place.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
+                its_name = clean(f"{prefix}.{name}" if prefix else name)
+                by_place.setdefault(id(tensor), (its_name, dense(local(tensor.detach()))))
     return dict(by_place.values())
 
 
@@ -85,22 +86,19 @@ class Shares:
     Each share begins with the state that rank 0's left in the step before. Where the shares are the reference's own
     micro-batches, or so many of them each, they move that state once, not once each; else they are passed through
     beside the global batch. `unlike` are the attributes in which the micro-batches of two ranks leave unlike values,
-    `not_saved` what a micro-batch changes that no state dict has.
+    `unlike_buffers` such buffers, `not_saved` what a micro-batch changes that no state dict has.
     """
 
     def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
         self._model, self._count, self._beside = built.model, built.shares, built.beside
-        self._each = built.micro_batches // built.shares if built.shares else 1
-        self._ran = 0
+        self._each, self._ran = (built.micro_batches // built.shares if built.shares else 1), 0
         self._read = lambda: read(buffers(built.model))
         self._before: Tensors = {}
         self._start: Snapshot | None = None
         self._first: Snapshot | None = None
         self._left: list[Tensors] = []
-        self._attributes: Mapping[str, Any] = {}
-        self.unlike: dict[str, None] = {}
-        self.not_saved: dict[str, None] = {}
-        self._unsaved: Mapping[str, Any] = {}
+        self._attributes, self._unsaved = Values(), Values()
+        self.unlike, self.unlike_buffers, self.not_saved = dict[str, None](), dict[str, None](), dict[str, None]()
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
@@ -120,6 +118,9 @@ class Shares:
             self.not_saved.update(dict.fromkeys(changed(self._unsaved, not_saved(self._model) | of_loss_now)))
         else:
             self.unlike.update(dict.fromkeys(changed(self._attributes, attributes)))
+            first, left = self._left[0], self._left[-1]
+            apart = (name for name in left if name not in first or not torch.equal(left[name], first[name]))
+            self.unlike_buffers.update(dict.fromkeys(apart))
         if len(self._left) < self._count:
             self._start.restore()
         elif self._first:

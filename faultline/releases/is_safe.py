@@ -8,6 +8,7 @@ from rich.console import Console
 
 from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
+from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases import is_safe_view, reach, recorded, scope, side_by_side, sides
@@ -16,7 +17,7 @@ from faultline.releases.is_safe_view import Answer
 from faultline.releases.reach import Reach
 from faultline.releases.scope import USUAL, How
 from faultline.releases.side_by_side import Both, Watch
-from faultline.runs import campaigns, devices, executed
+from faultline.runs import campaigns, devices, durations, executed
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.driver import Engine
 from faultline.runs.pool import LOCAL, Pool
@@ -25,6 +26,7 @@ from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
 
 FIRST = 10  # cells that run on both stacks before the rest of a baseline that nobody has measured
+RECORDING = 1.3  # times as long takes a cell of which is recorded what it executes
 FEW = 4 * FIRST  # cells that are still to be measured or recorded: of so few, none runs ahead of the others
 
 
@@ -99,9 +101,9 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     old = campaigns.resolved(campaign, names[0], base)
     changed_to = on(base, old.lock, text) if old.lock else None
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
-    changed = packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    changed = sides.differing(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
     if changed and changed_to:
-        campaigns.announce(campaign, cells, 2, f"{names[0]}, and {names[1]}; what changes runs again")
+        campaigns.note(f"{names[0]}, and {names[1]}: an environment that isn't there is made, in about a minute")
         old = campaigns.measure(campaign, names[0], base, [])
         new = campaigns.measure(campaign, names[1], changed_to, [])
     known_as = is_safe_view.named(base.name)
@@ -129,14 +131,16 @@ def measured(
     minutes: a first regression must not wait for it.
     """
     covers, asked, lines = Reach(), cells, list[str]()
-    first = scope.one_of_each(cells) if executed.lacking(both.environments[0], cells) > FEW else []
+    recording = executed.lacking(both.environments[0], cells)
+    campaigns.note(foreseen(both, recording, scope.at_most(cells, how)))
+    first = scope.one_of_each(cells) if len(recording) > FEW else []
     ended = both.end(first)
     if not ended:
         covers = reached(both, changed, cells)
         cells = [*dict.fromkeys([*first, *covers.ordered(scope.some(covers, cells, how))])]
         lines = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
         # If much of a baseline is still to be measured, a first regression would be seen only after that.
-        if both.lacking(cells) > FEW:
+        if len(both.lacking(cells)[0]) > FEW:
             first = cells[: len(first) + FIRST]
             ended = both.end(first)
     comparison, ran = side_by_side.compare(both, first if ended else cells)
@@ -144,6 +148,19 @@ def measured(
     covers = covers if comparison.unusable else on_candidate(both, covers)
     early = scope.early(len(cells) - len(ran)) if both.watch.enough else []
     return comparison, covers, [*lines, *early, *covers.lines()]
+
+
+def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    """What is still to be run, and how long that takes, in words."""
+    sides, workers = both.lacking(cells), both.campaign.workers or both.campaign.engine.room()
+    seconds = RECORDING * durations.expected(recording, recorders(both.campaign))
+    seconds += sum(durations.expected(side, workers) for side in sides)
+    parts = [f"at most {len(sides[0])} cells on the baseline and {len(sides[1])} on the candidate"]
+    parts += [f"{count(len(recording), 'cell')} to see what cells execute"] if recording else []
+    return (
+        f"to run: {', '.join(parts)}: {durations.about(seconds)} with {count(workers, 'worker')};"
+        " what changes runs again"
+    )
 
 
 def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
@@ -183,12 +200,6 @@ def recorders(campaign: Campaign) -> int:
 
 def _line(versions: Mapping[str, str]) -> str:
     return stack_name({name: version for name, version in versions.items() if name in STACK})
-
-
-def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
-    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
-    names = sorted({*after, *(before if removed else ())})
-    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def on(base: Stack, lock: str, candidate: str) -> Stack:

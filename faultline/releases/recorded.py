@@ -43,11 +43,7 @@ def answer(base: requests.Stack, candidate: str, cells: Collection[Cell]) -> Ans
 
 def between(before: Stack, after: Stack, cells: Iterable[Cell], baseline: str = "", candidate: str = "") -> Answer:
     """The answer about two recorded stacks, from the cells that ran on both."""
-    differing = [
-        (name, before.versions.get(name, ""), after.versions.get(name, ""))
-        for name in STACK
-        if before.versions.get(name) != after.versions.get(name)
-    ]
+    differing = sides.differing(before.versions, after.versions)
     old, new = _results(before, cells), _results(after, cells)
     ran = [cell for cell in old if cell in new]
     comparison = changes.compare(ran, [[old[cell] for cell in ran]], [[new[cell] for cell in ran]])

@@ -12,6 +12,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases.reach import Reach
+from faultline.runs import executed
 
 TENTH, THIRD = 10, 3  # of so many cells, one is a sample
 MOST = 400  # affected cells that all run
@@ -73,6 +74,12 @@ def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
         runs = {*cells} - covers.apart - covers.alike
         runs |= _sample(cells, covers.apart, TENTH) | _sample(cells, covers.alike, THIRD)
     return [cell for cell in cells if cell in runs]
+
+
+def at_most(cells: Sequence[Cell], how: How) -> Sequence[Cell]:
+    """The cells that run if each of them executes what changed, as nothing is known of that yet."""
+    covers = Reach(alike=frozenset(cells) - executed.plainest(cells))
+    return some(covers, cells, how)
 
 
 def _sample(cells: Sequence[Cell], of: Collection[Cell], every: int) -> set[Cell]:

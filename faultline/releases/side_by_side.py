@@ -60,10 +60,10 @@ class Both:
         old, new = (campaigns.ready(Stack(each.name), each.lock) for each in self.stacks)
         return old, new
 
-    def lacking(self, cells: Sequence[Cell]) -> int:
-        """How many cells are still to be measured on the baseline."""
-        old = self.stacks[0]
-        return campaigns.lacking(self.campaign, self._shared(old), Stack(old.name), cells)
+    def lacking(self, cells: Sequence[Cell]) -> list[list[Cell]]:
+        """The cells that are still to be measured on the baseline, and on the candidate."""
+        names = [(self._shared(each), Stack(each.name)) for each in self.stacks]
+        return [campaigns.lacking(self.campaign, name, stack, cells) for name, stack in names]
 
     def measure(self, cells: Sequence[Cell], again: int = 0) -> list[Measured]:
         """Measure cells on the baseline and then on the candidate; the last has no results where a stack is

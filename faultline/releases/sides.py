@@ -13,7 +13,7 @@ from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import listing, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
-from faultline.projects import files, versions
+from faultline.projects import files, installed, versions
 from faultline.projects.versions import Pin
 from faultline.stacks import requests
 from faultline.stacks.environments import pins
@@ -42,9 +42,9 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     nothing_here = pins != requests.installed()
     taken = "as in Faultline's own pins" if nothing_here else "as installed here"
     if python:
-        prefix = versions.of_python(python)
+        prefix = installed.of_python(python)
         name = f"the environment of {one_line(python)}"
-        side = of_pins(name, versions.environment(prefix, name), here, taken)
+        side = of_pins(name, installed.environment(prefix, name), here, taken)
     else:
         side = read(text, here, taken)
     if side.text == text:
@@ -118,6 +118,12 @@ def known(stack: Stack) -> dict[str, str]:
 def expected(stack: Stack) -> dict[str, str]:
     """The versions that a stack is known to have, and those that it keeps where it can."""
     return versions_in(stack.base) | known(stack)
+
+
+def differing(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
+    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
+    names = sorted({*after, *(before if removed else ())})
+    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def same(base: Stack, text: str) -> bool:

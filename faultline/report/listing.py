@@ -27,7 +27,7 @@ def overview(console: Console, cells: Collection[Cell], others: int) -> None:
     for name, number in numbers.items():
         line = Text(f"{name:<{names}}", "bold").append(f"  {number:>5}", "not bold dim")
         write_line(console, line.append(f"  {titles[name]}", "not bold not dim") if beside else line)
-        for part in () if beside else textwrap.wrap(titles[name], console.width - 2, break_on_hyphens=False):
+        for part in () if beside else textwrap.wrap(titles[name], max(console.width - 2, 20), break_on_hyphens=False):
             write_line(console, f"  {part}")
     write_line(console)
     write_line(console, f"{count(len(cells), 'cell')} of {count(len(numbers), 'failure')}.")

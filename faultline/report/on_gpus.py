@@ -226,8 +226,12 @@ def _measured(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, st
     line = f"{beginning}{len(ran):,} of {len(cells):,} cells were measured on a GPU: {listing(models)}"
     shared = sum(any(row.backend == "gloo" for _, row in runs) for runs in ran.values())
     lines = [f"{line}, which ranks shared in {shared:,}." if shared else f"{line}."]
-    if others := [cell for cell in ran if _differs(failure, cell, versions)]:
-        lines.append(f"Otherwise than on the CPU: {words.in_words(others, cells)}.")
+    others = [cell for cell in ran if _differs(failure, cell, versions)]
+    reasons = on_gpus.reasons() if others else ()
+    whys = {cell: next((r.why for r in reasons for _, row in ran[cell] if r.explains(row)), "") for cell in others}
+    for why in dict.fromkeys(whys.values()):
+        where = words.in_words([cell for cell in others if whys[cell] == why], cells)
+        lines.append(f"Otherwise than on the CPU: {where}{why and '; '}{why}.")
     return lines
 
 

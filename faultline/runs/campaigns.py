@@ -196,12 +196,12 @@ def _measured(share: Share, name: str, cells: Sequence[Cell], finished: bool = T
     return Measured(name, lock, results, versions=share.stack.versions)
 
 
-def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> int:
-    """How many cells a measurement under this name would have to run."""
+def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that a measurement under this name would have to run."""
     folder = part(campaign, name)
     keep = cache.of(ready(stack, folder.info().lock), cells[0].device, here=campaign.engine.here)
     missing = folders.without(cells, folder.results())
-    return len(missing if campaign.fresh else folders.without(missing, keep.take(missing)))
+    return missing if campaign.fresh else folders.without(missing, keep.take(missing))
 
 
 def locked(stack: Stack) -> str:

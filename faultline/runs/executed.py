@@ -43,11 +43,11 @@ def of(environment: Environment, cells: Collection[Cell], folders: Collection[st
     return {cell: _ran(text, inside) for cell, text in texts.items() if text not in ("", NOTHING)}
 
 
-def lacking(environment: Environment, cells: Sequence[Cell]) -> int:
-    """How many cells `of` would run for all of these and a stack, if each stands for those that are much like it."""
+def lacking(environment: Environment, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that `of` would run for all of these and a stack, if each stands for those that are much like it."""
     store = cache.of(environment, cells[0].device)
-    chosen = {*representatives(environment, cells).values()}
-    return sum(_recordable(cell) and not store.has(cell, WHAT) for cell in chosen)
+    chosen = dict.fromkeys(representatives(environment, cells).values())
+    return [cell for cell in chosen if _recordable(cell) and not store.has(cell, WHAT)]
 
 
 def _recordable(cell: Cell) -> bool:

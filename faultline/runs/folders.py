@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from faultline.base import packages
+from faultline.base.content import real
 from faultline.base.errors import NeverReady, NoRoom, UsageError
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Signature
@@ -166,7 +167,7 @@ def chosen(name: str) -> RunFolder:
     """A results folder by path, or the newest run on today's stack."""
     if not name:
         return storage.latest_run()
-    folder = RunFolder(Path(name).resolve())
+    folder = RunFolder(real(name))
     folder.info()
     return folder
 

@@ -140,11 +140,12 @@ class Result:
 
 
 def read(line: str) -> Result | None:
-    """The result that a line of cells.jsonl holds; None for any other text, or an id that contradicts its axes."""
+    """The result that a line of cells.jsonl holds; None for any other text, an id that contradicts its axes, or an
+    outcome that there isn't."""
     try:
         entry = {"life": "straight", **json.loads(line)}  # which lines of before don't say
         cell = Cell.parse(entry["id"])
-        if {axis: entry[axis] for axis in AXES} != vars(cell):
+        if {axis: entry[axis] for axis in AXES} != vars(cell) or entry["outcome"] not in [*Outcome]:
             return None
         more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
         if facts := more.get("facts"):

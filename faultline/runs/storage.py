@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from faultline.base.content import content
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.paths import RESULTS
 from faultline.runs.results import Result, read
@@ -80,7 +81,7 @@ class RunFolder:
 
     def info(self) -> RunInfo:
         try:
-            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunInfo)
+            return msgspec.json.decode(content(self.path / "run.json"), type=RunInfo)
         except (OSError, *UNREADABLE):  # msgspec's errors are ValueErrors
             raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
 
@@ -89,7 +90,7 @@ class RunFolder:
         foreign."""
         by_id: dict[str, Result] = {}
         others = 0
-        lines = self.cells.read_text(errors="replace").splitlines() if self.cells.exists() else []
+        lines = content(self.cells).decode(errors="replace").splitlines() if self.cells.exists() else []
         for line in lines:
             if not line.strip() or f'"{failure}' not in line:  # most of a run is of others, and slow to read
                 continue
@@ -114,7 +115,7 @@ class Writer:
 
     def __init__(self, folder: RunFolder) -> None:
         self.written = 0
-        torn = folder.cells.exists() and not folder.cells.read_bytes().endswith(b"\n") and folder.cells.stat().st_size
+        torn = folder.cells.exists() and not content(folder.cells).endswith(b"\n") and folder.cells.stat().st_size
         self._file = open(folder.cells, "a")  # noqa: SIM115 - kept open for the whole run
         if torn:
             self._file.write("\n")

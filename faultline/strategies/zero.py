@@ -193,12 +193,13 @@ def parameters(engine: Any) -> Tensors:
 def gradients(engine: Any) -> Gradients:
     from deepspeed.utils import safe_get_full_grad
 
+    def gradient(parameter: Any) -> Any:
+        # Stage 3 keeps no place for the gradient of a parameter without numbers, and raises a KeyError.
+        empty = getattr(parameter, "ds_numel", 1) == 0
+        return parameter.new_zeros(parameter.ds_shape) if empty else safe_get_full_grad(parameter)
+
     with one_collective():
-        return {
-            clean(name): safe_get_full_grad(parameter)
-            for name, parameter in engine.named_parameters()
-            if parameter.requires_grad
-        }
+        return {clean(name): gradient(each) for name, each in engine.named_parameters() if each.requires_grad}
 
 
 def evidence(engine: Any) -> dict[str, object]:

@@ -175,7 +175,7 @@ def test_known():
 @ddp
 @pytest.mark.xfail
 def test_known_to_fail():
-    return 1 / 0
+    raise ValueError("\\n::error::planted")
 
 @ddp
 @pytest.mark.skipif(True, reason="not today")
@@ -205,7 +205,7 @@ def test_three():
 
 
 @pytest.mark.slow
-def test_a_cell_passes_fails_is_skipped_or_says_what_is_wrong_with_the_function(project):
+def test_a_cell_passes_fails_is_skipped_or_says_what_is_wrong_with_the_function(project, monkeypatch):
     """Breaks too when -k chooses other cells, or the single process is measured for each cell of a function."""
     project.write("pytest.ini", "[pytest]\npythonpath = src\n")
     project.write("src/elsewhere.py", "from models import net")
@@ -213,8 +213,9 @@ def test_a_cell_passes_fails_is_skipped_or_says_what_is_wrong_with_the_function(
     project.write("tests/near.py", MODELS)
     project.write("tests/test_it.py", RUN)
     project.write("test_noted.py", NOTED)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")  # which takes a line of an exception for a command
     answer, code = project.run("-rA", "-W", "error", "-k", "not bf16")
-    assert code == 1, answer
+    assert code == 1 and "\n: :error::planted" in answer and "\n::" not in answer, answer
     ends = {line.split("::")[1]: line.split()[0] for line in answer.splitlines() if "::" in line and line[0] in "PFXS"}
     assert {name.partition(" ")[0]: end for name, end in ends.items()} == {
         "test_right[ddp-off-fp32-2]": "PASSED",

@@ -28,7 +28,7 @@ from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
 from faultline.cli.app import app
 from faultline.observations import history, measured, ranges, releases, store
 from faultline.observations.store import Row, Stack
-from faultline.projects import versions
+from faultline.projects import installed, versions
 from faultline.projects.documents import Document, Place
 from faultline.stacks import requests
 from tests.support.night import sampled
@@ -127,7 +127,7 @@ def test_what_is_installed_alone_fails_nobody(asked):
     """Breaks when an environment, of which nothing else is known, has every failure at length."""
     code, out, _ = asked("audit", "--env")
     assert code == 0 and len(out.splitlines()) < 60
-    results = put_together([Content(pins=versions.environment(Path(sys.prefix), "installed"))]).versions
+    results = put_together([Content(pins=installed.environment(Path(sys.prefix), "installed"))]).versions
     here, today = ({name: asked.pinned for name, asked in each.items()} for each in (results, TODAY))
     assert here == today, "what is installed is not read as what requirements.txt pins"
 

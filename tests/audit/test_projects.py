@@ -270,7 +270,7 @@ def test_a_folder_that_can_not_be_read_is_skipped_with_a_note(tmp_path, monkeypa
     monkeypatch.setattr(os, "scandir", closed)
     project = read_project([str(tmp_path)])
     assert set(project.read) == {"requirements.txt", "open/ds.json"}
-    assert project.notes == ("skipped (can't be read): closed",)
+    assert project.notes == ("skipped (can't be read, or leads out of the folder): closed",)
     code, _, errors = asked("audit", str(tmp_path / "closed"))
     assert code == 2 and len(errors) == 1 and "no requirements, lock file or training config in" in errors[0]
 
@@ -280,6 +280,9 @@ BOMB = "a: &a [x, x]\n" + "".join(
 )
 MERGES = "a: &a {x: 1}\n" + "".join(
     f"{b}: &{b} {{<<: [*{a}, *{a}, *{a}, *{a}, *{a}]}}\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+LEVELS = "".join(
+    f"class A{n}_{i}({', '.join(f'A{n + 1}_{j}' for j in range(30))}): pass\n" for n in range(9) for i in range(30)
 )
 HOSTILE = {
     "missing.txt": None,
@@ -291,6 +294,7 @@ HOSTILE = {
     "words.txt": b"Notes\nWe train with trl and peft.\nAnd then?\n",  # of which some lines are a word
     "prose.md": b"# Train\n\nRun `pip install trl`, and then: train!\n",
     "code.py": b"import trl\nprint('hello')\n",
+    "bases.py": LEVELS.encode() + b"A0_0(); SFTTrainer\n",  # a class has 30 bases, and each of these, and so on
     "nested.json": b'{"a":' * 100_000,
     "number.json": b'{"zero_optimization": ' + b"9" * 100_000 + b"}",
     "nested.yaml": b"output_dir: " + b"[" * 50_000,

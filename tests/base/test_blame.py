@@ -83,6 +83,7 @@ def test_what_is_raised_by_intent_or_meets_anybody_is_no_fault():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     assert fault_of(refuses) == ""
+    assert fault_of(lambda: tensor_file.read(Path("removed/file"))) == "", "a model that clears TMPDIR"
     assert fault_of(lambda: compare.copy({"w": type("Late", (), {"detach": ends})()})) == ""
 
 

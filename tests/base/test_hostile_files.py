@@ -7,6 +7,7 @@ import pytest
 from packaging.requirements import InvalidRequirement
 
 from faultline.audit import sarif, shell
+from faultline.audit.project import read_project
 from faultline.base import console, errors, traces
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.projects import documents, files, versions
@@ -30,6 +31,8 @@ BRACKETS = "[" * DEEP + "]" * DEEP
         f"trl==1.0; {'(' * 2000}python_version > '3'{')' * 2000}",
         f"trl=={'9' * 5000}",
         "trl: " + BRACKETS,
+        "bf16: 0b" + "1" * 20_000,
+        "bf16: 1" + ":59" * 4000,
         f"import x\nGRPOConfig(a={'(' * DEEP})\n",
     ],
 )
@@ -39,6 +42,48 @@ def test_a_file_that_is_nested_or_long_is_a_line_at_most(tmp_path, asked, conten
         (tmp_path / name).write_text(content)
         code, _, lines = asked("audit", str(tmp_path / name))
         assert code in (0, 1, 2) and len(lines) <= 1, name
+
+
+ASKED = [f"trl>={number}" for number in range(5001)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("requirements.txt", "\n".join(ASKED)),
+        ("pyproject.toml", f"[project]\ndependencies = {ASKED}"),
+        ("installed.txt", "Package Version\n" + "trl 1\n" * 5001),
+        ("train.py", "SFTConfig(bf16=True)\n" * 101),
+    ],
+)
+def test_more_than_any_project_has_is_refused(tmp_path, asked, name, content):
+    """Breaks when a short file makes an audit take minutes."""
+    (tmp_path / name).write_text(content)
+    code, _, (line,) = asked("audit", str(tmp_path / name))
+    assert code == 2 and "more than" in line
+
+
+def test_what_is_asked_for_in_many_ways_is_unknown(tmp_path, monkeypatch):
+    """Breaks when each requirement is held against all before it, or files that include each other are read anew."""
+    (tmp_path / "requirements.txt").write_text("\n".join([*ASKED[:101], *["-r requirements.txt", "-r b.txt"] * 5]))
+    (tmp_path / "b.txt").write_text("-r requirements.txt\n-r b.txt\npeft==0.1\n")
+    seen = []
+    monkeypatch.setattr(versions.files, "read", lambda *words, read=files.read: seen.append(words) or read(*words))
+    project = read_project([str(tmp_path / "requirements.txt")])
+    assert "asked for in 101 ways" in project.notes[0] and [*project.versions] == ["peft"] and len(seen) == 2
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_nothing_is_shown_of_what_lies_outside_of_a_project(tmp_path, asked, link):
+    """Breaks when a stranger's pull request shows a file of the machine that audits it, by a link or an include."""
+    (tmp_path / "private").write_text("trl==0.15.2\nthe secret is xyz\n")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    requirements = tmp_path / "project" / "requirements.txt"
+    requirements.symlink_to(tmp_path / "private") if link else requirements.write_text("-r ../private\n")
+    for form in ([], ["--json"], ["--format", "sarif"]):
+        code, out, lines = asked("audit", str(tmp_path / "project"), *form)
+        assert (code, lines) == (0, []) and "xyz" not in out and (form or ("==0.15.2" in out) != link)
 
 
 @pytest.mark.parametrize("word", [f"trl=={'9' * 5000}", f"trl<{'9' * 5000}", f"trl; {'(' * 3000}"])
@@ -52,9 +97,14 @@ def test_a_requirement_that_packaging_chokes_on_is_a_usage_error(asked, word):
 
 def test_records_that_are_nested_too_deeply_are_none(tmp_path):
     assert results.read(f'{{"id": {BRACKETS}}}') is None and results.read(BRACKETS) is None
-    (tmp_path / "run.json").write_text(BRACKETS)
-    with pytest.raises(UsageError, match=r"no readable run\.json"):
-        storage.RunFolder(tmp_path).info()
+    for name in ("nested", "run.json"):
+        (tmp_path / name).write_text(BRACKETS)
+    os.mkfifo(tmp_path / "pipe")
+    for there in ("nested", "pipe", "/dev/zero"):  # the last two would be waited for, or read without an end
+        (tmp_path / "run.json").unlink()
+        (tmp_path / "run.json").symlink_to(there)
+        with pytest.raises(UsageError, match=r"no readable run\.json"):
+            storage.RunFolder(tmp_path).info()
     assert {*units.units(f"x = {'(' * DEEP}".encode())} == {units.BODY}
     with pytest.raises(UNREADABLE):
         msgspec.json.decode(BRACKETS)
@@ -117,14 +167,16 @@ def test_documents_in_scripts_are_left_out_in_one_pass():
     [
         "A=" + "x" * 900 + "\npython t.py --a " + "$A" * 100_000,
         "A=" + "x" * 9000 + "\npython t.py --a " + "$A" * 10_000,
+        "A=" + "x" * 3000 + "\n" + ("python t.py" + " $A" * 60 + "\n") * 50,
         "python t.py " + "$(" * 60_000,
         "python t.py " + " ".join(f"--flag{number}" for number in range(15_000)),
     ],
 )
 def test_what_a_script_expands_to_is_bounded(text):
-    [command] = commands(text[: shell.LONGEST])
-    sizes = [len(str(value)) for value in command.flags.values()] + [len(word) for word in command.words]
-    assert len(command.flags) <= shell.WORDS and sum(sizes) <= 2 * shell.LONGEST
+    each = commands(text[: shell.LONGEST])
+    sizes = [len(str(word)) for command in each for word in (*command.flags.values(), *command.words)]
+    assert each and all(len(command.flags) <= shell.WORDS for command in each)
+    assert sum(sizes) <= 2 * shell.LONGEST + (len(each) > 1) * shell.FILLED
 
 
 def test_paths_say_nothing_of_a_machine():

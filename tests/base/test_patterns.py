@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from faultline.base.paths import PACKAGE
+from faultline.catalogue.loading import failures
 from tests.support import steps
 
 ROOMS = ("base", "diagnose", "audit", "projects", "observations")
@@ -71,6 +72,12 @@ def test_twice_as_long_a_text_takes_twice_as_many_steps(patterns):
         if times > steps.TIMES:
             wrong.append(f"{place}: {times:.1f} times the steps for {text[:40]!r} and twice of it: {pattern[:80]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_path_within_an_error_is_bounded():
+    """Breaks when a line of many such errors is searched from each of them to its end, over and over."""
+    pattern = failures()["dpo_precompute_ref_in_memory_dataset"].errors["not-my-cache"]
+    assert steps.growth(pattern)[0] <= steps.TIMES
 
 
 @pytest.mark.parametrize(

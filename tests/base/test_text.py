@@ -93,6 +93,11 @@ def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, kno
         assert each in near(each, known)
 
 
+def test_a_name_of_any_length_has_no_likeness():
+    """Breaks when a million letters take hours: each of them is left out once."""
+    assert near("x" * 1_000_000, STRATEGIES) == [] and not slip("t" * 1_000_000, NEEDED)
+
+
 def test_a_slip_of_the_pen_is_seen_and_another_package_is_none():
     """Breaks when a package that nobody meant is asked of an index, or a real one can't be asked about."""
     slips = ["tlr", "trll", "tl", "transformer", "transfromers", "deepsped", "dataset", "PFET"]

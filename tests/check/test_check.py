@@ -27,8 +27,8 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
+from faultline.check import beside, command, findings, known, next_steps, remarks, script, target, tried, view
 from faultline.check import cell as checking
-from faultline.check import command, findings, known, next_steps, remarks, script, target, tried, view
 from faultline.check.result import CheckResult
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
@@ -339,6 +339,21 @@ def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
     for others in ([left("ddp", 0.8), left("zero2", 0.7)], [left("ddp", 0.8)], [*same, entry("trains")]):
         assert "is no judge" in steps(*others) and "leave the same" not in steps(*others)
     assert "asks" not in steps(*[replace(each, checked=Checked()) for each in same])
+
+
+@pytest.mark.parametrize(("order", "said"), [(("base",), True), (("base", ""), False)])
+def test_an_error_of_a_model_whose_forward_pass_never_runs_says_so(order, said):
+    """Breaks when ZeRO-3 fails in words of its own on a policy that only a method runs, and no more is said."""
+    result = raises("AssertionError: active_backward_submodules is empty", "zero3", facts=replace(FACTS, order=order))
+    [group] = findings.groups([result])
+    assert ("own forward pass never runs" in " ".join(next_steps.next_steps(group, [result]))) is said
+
+
+def test_what_agrees_with_the_mean_of_losses_alone_is_said_where_another_cell_is_wrong():
+    """Breaks when DDP, which keeps rank 0's memory bank, is named as the way to train like one process."""
+    with_bank = beside.added(entry("trains", "ddp"), beside.ROWS, entry("diverges", "ddp"))
+    lines = next_steps.agreeing([with_bank, entry("trains", "ddp-static-graph"), entry("diverges", "zero2")])
+    assert lines == ["agree with a single process: ddp, ddp-static-graph, but not with one process on all rows: ddp"]
 
 
 def test_one_error_of_an_engine_is_one_failure():

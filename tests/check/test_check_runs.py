@@ -24,6 +24,7 @@ MODELS = {
     "healthy": FAMILIES,
     "nested_lists": ("fsdp2", "fsdp1-full", "ddp", "zero3"),  # whose layers are no modules that run
     "nested_sequences": ("fsdp1-full", "fsdp2", "ddp", "zero3"),
+    "graph": ("zero2", "fsdp1-full", "fsdp2"),  # rows are told apart, though some are sparse
     "one_number": ("fsdp2", "fsdp1-full", "ddp", "zero3"),
     "dropping": ("ddp", "zero2", "fsdp2"),  # dropout of any kind is off
     "normalised_as_before": ("zero3", "ddp", "zero2", "fsdp2"),  # a part that is in eval stays so
@@ -111,7 +112,10 @@ ENGINES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 
 
 # By day each kind under one engine or two, and each engine with some.
-@pytest.mark.parametrize(("kind", "strategy"), sampled([(kind, name) for kind in KINDS for name in ENGINES], 4))
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [*sampled([(kind, name) for kind in KINDS for name in ENGINES], 4), ("empty_and_idle", "zero3")],
+)
 def test_any_kind_of_parameter_trains_or_is_refused_by_the_engine(run, kind, strategy):
     """Breaks when a model that is unusual ends in an error of ours, or is called wrong where it trains."""
     result = run(f"parameters.py:{kind}", strategy)
@@ -374,11 +378,13 @@ def test_all_causes_of_a_cell_are_told_the_gravest_first(promised, run):
             ("shares",),
             "the mean of the ranks' losses in one process, and not with one process on",
         ),
+        ("bank", ("shares",), "and not with one process on all rows."),
     ],
 )
 def test_an_answer_says_which_process_it_agrees_with(promised, model, agreed, said):
-    """Breaks when a contrastive loss is called right without saying of what kind of a single process that is true."""
-    result = promised(model, "zero2")
+    """Breaks when a contrastive loss, or what only rank 0's rows leave in a buffer, is called right without saying of
+    what kind of a single process that is true."""
+    result = promised(model, "ddp")
     assert result.outcome == "trains" and beside.alike(result) == agreed, result.detail
     assert said in view.verdict([result])
 
@@ -425,6 +431,8 @@ def test_random_draws_are_alike_and_named_with_their_lines(promised, strategy):
     for word, line in zip(("multinomial", "random.random()", "generator="), drawn, strict=True):
         assert word in line
     assert not promised("configured", strategy).checked.facts.draws
+    assert "which draws other random numbers" in view.verdict([result])
+    assert any("other random numbers are drawn" in line for line in remarks.of_model(result.checked.facts))
 
 
 def test_a_forward_pass_in_a_hook_is_no_checkpoint_and_its_error_is_known(promised):

@@ -115,6 +115,11 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, names):
     assert missing == []
 
 
+def test_a_terminal_without_a_width_gets_an_answer(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert asked("list", "--failure", "zero3_dummy_loss")[0] == 0
+
+
 def test_env_is_json_for_machines_and_text_for_people(asked):
     code, out, _ = asked("maintain", "env", "--json")
     facts = json.loads(out)
@@ -128,6 +133,6 @@ def test_an_issue_ends_with_a_line_feed(asked, monkeypatch):
     """Breaks when the prompt, or the next file, begins in the last line of an issue."""
     monkeypatch.setattr(emit, "write", lambda where: "")
     monkeypatch.setattr(upstream, "environment", lambda where: {})
-    monkeypatch.setattr(issue, "write_issue", lambda where, report: "An issue\n\n")
+    monkeypatch.setattr(issue, "write_issue", lambda where, output, report: "An issue\n\n")
     answer = asked("export", "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "--markdown")
     assert answer == (0, "An issue\n", [])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import pytest
 from faultline import strategies
 from faultline.base import packages, paths
 from faultline.base.errors import EXIT_USAGE, UsageError
+from faultline.base.text import plain
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
@@ -65,7 +67,6 @@ def refused(asked, results_elsewhere):
         (["list", "--strategy", "zero33"], "unknown strategy 'zero33'; did you mean zero3"),
         (["list", "--strategy", "xyz"], f"unknown strategy 'xyz': one of {', '.join(strategies.names())}"),
         (["list", "--failure", "xyz"], f"'xyz': one of {', '.join([*FAILURES][:10])} and {len(FAILURES) - 10} more"),
-        (["run", "--device", "cud"], "did you mean cuda?"),
         (["run", "--device", "cpu,cuda"], "did you mean cpu"),
         (["run", "--workers", "many"], "--workers"),
         (["run", "--resume=maybe"], "--resume"),
@@ -97,6 +98,11 @@ def refused(asked, results_elsewhere):
         (["run", "--cell", "zero3_dummy_loss"], f"is a failure, not a cell; this cell shows it: {SHOWN}"),
         (["check", "Qwen/Qwen2.5-0.5B"], "`hf download Qwen/Qwen2.5-0.5B config.json --local-dir model`"),
         (["run", "-"], "unexpected argument '-' (see faultline run --help)"),
+        (["check", "-"], "- does not exist"),
+        (["check", "~nobody/m.py:build"], "~nobody/m.py does not exist"),
+        (["diagnose", "/dev/zero"], "/dev/zero can't be read: it is a device"),
+        (["maintain", "is-safe-change", "/dev/zero"], "/dev/zero can't be read: /dev/zero is not a file"),
+        *((["explore", "--minutes", each], "--minutes must be a number above 0") for each in ("0", "nan", "inf")),
         (["show"], ": show needs FAILURE (see faultline show --help)"),
         (["bisect"], ": bisect needs --package (see"),
         (["run", "--shard"], ": run needs --shard with a value (see"),
@@ -107,9 +113,29 @@ def test_a_mistake_is_one_line(refused, argv, words):
     assert words in refused(*argv)
 
 
+EARLY = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "faultline.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("faultline", run_name="__main__")
+"""
+
+
+def test_a_command_that_is_interrupted_while_it_starts_says_nothing():
+    done = python("-c", EARLY)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 @pytest.mark.parametrize("verb", FOLDER_VERBS)
 def test_a_folder_without_a_run_is_refused(refused, tmp_path, verb):
-    assert "is not the results folder of a run" in refused(*verb.split(), str(tmp_path))
+    (tmp_path / "loop").symlink_to("loop")
+    for folder in (tmp_path, tmp_path / "loop"):
+        assert "is not the results folder of a run" in refused(*verb.split(), str(folder))
 
 
 @pytest.fixture
@@ -135,6 +161,14 @@ def test_the_newest_run_is_reported_on_whichever_stack(asked, interrupted, resul
     assert code == 0 and not errors and f"/{newest}/cells.jsonl" in out
 
 
+def test_a_difference_of_rules_steers_no_terminal(asked, interrupted):
+    """Breaks when the run of somebody else can clear the screen."""
+    interrupted.describe(finished=True)
+    interrupted.cells.write_text(interrupted.cells.read_text().replace("empty-gradient", "\x9b2Jplanted"))
+    code, out, _ = asked("maintain", "bless", str(interrupted.path), "--check")
+    assert code == 1 and "planted" in out and plain(out) == out
+
+
 CHAOS = "run is a chaos run: its ranks were killed on purpose"
 
 
@@ -142,7 +176,6 @@ CHAOS = "run is a chaos run: its ranks were killed on purpose"
     ("words", "about", "why"),
     [
         (["bless"], {}, "can't bless a run that was interrupted"),
-        (["bless"], {"finished": True}, "can't bless a run with invalid cells: zero3_dummy_loss"),
         (["bless", "--failure", "zero3_dumy_loss"], {"finished": True}, "did you mean zero3_dummy_loss"),
         *(([verb], {"finished": True, "kind": "chaos"}, CHAOS) for verb in ("bless", "readmes", "durations", "merge")),
     ],
@@ -150,9 +183,6 @@ CHAOS = "run is a chaos run: its ranks were killed on purpose"
 def test_nothing_is_learned_from_a_run_that_is_none(refused, interrupted, words, about, why):
     """Breaks when half a run, or ranks that were killed on purpose, end up in rules, READMEs, durations or a merge."""
     interrupted.describe(**about)
-    if "invalid" in why:
-        [entry] = interrupted.results()
-        interrupted.cells.write_text(json.dumps({**entry.as_json(), "outcome": "invalid"}) + "\n")
     verb, *options = words
     assert why in refused("maintain", verb, str(interrupted.path), *options)
 

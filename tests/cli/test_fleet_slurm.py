@@ -112,7 +112,6 @@ def test_gpus_and_no_more_nodes_are_asked_for_than_cells_need(asked, tmp_path):
         (["--nodes=2", "--spread=2"], "--spread 2 needs --ray"),
         (["--nodes=1", "--device=cuda"], "need --gpus"),
         (["--nodes=1", "--gpus=1", "--device=cpu"], "no other cells do"),
-        (["--nodes=1", "--strategy=zero33"], "did you mean zero3"),
         (["--nodes=1", "--sbatch=array=3"], "is set by the script"),
         (["--nodes=1", "--submit"], "there is no sbatch here"),
         (["--nodes=1", "--ray"], "--ray needs Ray"),

@@ -118,18 +118,6 @@ def test_prefixes_line_ends_and_noise_change_no_answer(part):
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", sampled(range(4), 4))
-def test_lines_that_are_passed_over_change_no_answer(part):
-    """Breaks when the quick look at a log's bytes misses a line that the slow one understands."""
-    some = [*logs.samples().values()][part::4]
-    assert not [
-        (sample.group, sample.name)
-        for sample in some
-        if diagnosed(sample.log, sample.options, closely=True, name=sample.name) != logs.answer_to(sample)
-    ]
-
-
 @pytest.mark.parametrize(
     ("log", "how", "stated"),
     [

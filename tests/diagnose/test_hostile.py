@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import resource
 import subprocess
 import sys
@@ -148,10 +147,3 @@ def test_nothing_of_a_log_reaches_the_terminal_as_a_command(tmp_path, asked):
         code, out, errors = asked("diagnose", str(file), *form)
         harmless(out, "\n".join(errors))
         assert code in (0, 1, 2) and (code == 2) == bool(errors), line
-
-
-def test_rubbish_is_told_as_such():
-    for content in (os.urandom(MIB), bytes(range(32)) * (MIB // 32)):
-        code, out, errors = diagnosed(content=[content])
-        assert code == 2 and not out and "standard input is not text" in errors
-        harmless(out, errors)

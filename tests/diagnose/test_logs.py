@@ -92,8 +92,7 @@ def test_a_huge_line_is_read_in_bounded_memory(piece):
 
 
 PREFIXED = {
-    "[rank0]:   File": ("  File", 0),
-    "[rank12]: x": ("x", 12),
+    "[rank12]:   File": ("  File", 12),
     "[default3]:RuntimeError: x": ("RuntimeError: x", 3),
     "[1,mpirank:2,algo-1]<stderr>:  File": ("  File", 2),
     "[1,3]<stdout>:x": ("x", 3),

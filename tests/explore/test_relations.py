@@ -121,10 +121,3 @@ def test_small_gradients_are_held_against_the_largest():
     assert not relations.broken(one, other, relations.Relation("any", {}))
     third = Sketch({"large": (10.0, 3.0), "none": (0.1, 0.0)})
     assert relations.broken(one, third, relations.Relation("any", {})) == "gradient of none"
-
-
-def test_a_norm_of_one_shard_is_seen():
-    """Breaks when an engine's norm is believed."""
-    assert "step 2" in relations.wrong_norm(Sketch(norms=(3.0, 4.0), logged=(3.0001, 2.8)))
-    assert not relations.wrong_norm(Sketch(norms=(3.0, 4.0), logged=(3.0001, 4.0)))
-    assert not relations.wrong_norm(Sketch(norms=(3.0,)))

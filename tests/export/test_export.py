@@ -239,7 +239,8 @@ def test_every_variant_that_fails_can_be_exported_and_is_short():
         try:
             text = exported(cell.id)
         except UsageError as error:
-            refused[cell.id] = str(error)
+            if not str(error).endswith("its error has no signature to look for"):
+                refused[cell.id] = str(error)
             continue
         compile(text, cell.id, "exec")
         lengths[variant] = len(text.splitlines())
@@ -379,7 +380,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
     assert [block.info for block in blocks] == ["text", "python"]
     assert blocks[1].content == emit.write(where)
     assert "has already been reduced" in blocks[0].content
-    across, _, tried = text.partition("**What was tried against it**")
+    across, _, tried = text.partition("What was tried against it")
     assert "| yes |\n" in tried and "| no |\n" in tried, "a reader wants to know what helps"
     rows = re.findall(r"^\| (`.*) \| (.*) \|$", across, re.MULTILINE)
     outcomes = measured.outcomes(where.failure)
@@ -420,9 +421,18 @@ def test_the_issue_says_why_and_shows_what_ranks_printed():
     where = cells.place(Cell.parse(DIVERGES))
     text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are offrank 0: |x|\n\nREPRODUCED: all\n")
     assert "```text\nrank 1, step 1: 3 are off\nrank 0: |x|\n```" in text, "as they were printed"
-    assert stories.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
-    assert "It prints" not in issue.write_issue(where), "nothing ran"
+    assert "```text\npython 3\nrank 1, step 1: 3 are off\nrank 0: |x|\nREPRODUCED: all\n```" in text, "all of it"
+    assert "rinted" not in issue.write_issue(where), "nothing ran"
+    noise = '/a/x.py:3: FutureWarning: old\n  f(x)\n10%|# | 1/9\n  File "/tmp/a/repro.py", line 1\n'
+    assert issue.transcript(noise) == '  File "repro.py", line 1'
+    shown = issue.transcript("".join(f"{n}\n" for n in range(90))).splitlines()
+    assert shown[:: issue.BEGINNING] == ["0", "... (10 lines are left out)", "49", "69", "89"], "a cut is told"
     for failure in loading.failures().values():
+        shown = reports.shown(failure)
+        blocks = re.split(r"```.*?```", issue.write_issue(cells.place(shown)), flags=re.S) if shown else ()
+        broken = [part for block in blocks for part in re.findall(r"(?m)^[^|\s<-].*\n[^|\s<-].*", block)]
+        assert not broken, "GitHub shows a line that is broken by hand as two"
+        assert not shown or "**What we ask for.** That " in "".join(blocks), "nobody knows what to do"
         cause = stories.paragraph(failure, "Cause")
         assert cause and "](../" not in cause, f"{failure.name}: nobody upstream has this repository"
         links = re.findall(r"[\w.-]+/[\w.-]+", failure.upstream)

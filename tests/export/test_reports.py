@@ -68,9 +68,9 @@ def test_what_holds_in_some_places_is_told_with_the_others():
     assert dict(issue.tried(saved))["save on all ranks"] == helps
     cell = Cell.parse("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
     tried = [answer for text, answer in issue.tried(cells.place(cell)) if "one call of the module for" in text]
-    assert tried == ["in some of the cells that were run; elsewhere raises (marked-ready-twice) under ddp-find-unused"]
-    other = "a rank was killed by SIGSEGV (another failure's: it says nothing of this one)"
-    rows = {names: answer for names, answer in issue.across(saved) if "another failure's" in answer}
+    assert tried == ["in some runs; elsewhere raises (marked-ready-twice) under ddp-find-unused"]
+    other = "a rank was killed by SIGSEGV (of another cause)"
+    rows = {names: answer for names, answer in issue.across(saved) if "another cause" in answer}
     assert rows == {"`fsdp1-full`, `fsdp1-grad-op`": other}
 
 
@@ -99,7 +99,10 @@ def test_a_report_shows_where_each_rank_waits():
         ("global_count_without_world_size", "every gradient is 0.5 times what it should be (1 / world size)."),
         ("distillation_loss_over_ranks", "every weight moves 0.5 times as far as it should (1 / world size)."),
         ("fsdp2_forward_before_optimizer", "never moved: lm_head.weight, model.embed_tokens.weight, model.norm.weight"),
-        ("ddp_unfreeze_after_wrap", "first differs: step 2, in the backward pass, model.norm (model.norm.weight)"),
+        (
+            "ddp_unfreeze_after_wrap",
+            "what differs first from one process: step 2, in the backward pass, model.norm (model.norm.weight)",
+        ),
     ],
 )
 def test_a_silent_failure_is_told_as_it_was_measured(name, words):
@@ -145,7 +148,11 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     upstream.printed.cache_clear()
     assert "trl env can't be run" in upstream.environment(where)[1]
-    for script, expected in (("echo '/home/me/x 1.0'", "<path> 1.0"), ("echo no >&2; exit 3", "exit code 3: no")):
+    for script, expected in (
+        ("echo '/home/me/x 1.0'", "<path> 1.0"),
+        (f"echo {'y' * 300}", "y" * 300),
+        ("echo no >&2; exit 3", "exit code 3: no"),
+    ):
         upstream.printed.cache_clear()
         (tmp_path / "trl").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "trl").chmod(0o755)

@@ -17,6 +17,7 @@ from faultline.cli import app
 from faultline.maintain import bumps
 from faultline.releases import is_safe
 from faultline.runs import storage
+from tests.support.program import python
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -75,6 +76,17 @@ def test_what_automation_knows_of_the_stack_is_the_stack():
     nightly = next(file for file in WORKFLOWS if file.stem == "nightly")
     (request,) = re.findall(r'REQ="([^"]*)"', nightly.read_text())
     assert {*request.split()} == {*packages.NEEDED} - {"torch"}
+
+
+def test_the_night_has_what_tests_need_and_skips_nothing(tmp_path):
+    """Breaks when the night passes without what it had to skip, or fails as a session within a test skips something."""
+    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    assert {"iproute2", "zsh", "fish"} <= {*" ".join(re.findall("apt-get install (.*)", nightly)).split()}
+    (options,) = re.findall("PYTEST_ADDOPTS: (.*)", nightly)
+    file = tmp_path / "test_it.py"
+    file.write_text("import os, pytest\ndef test_it(): 'PYTEST_ADDOPTS' in os.environ or pytest.skip('lacks it')")
+    done = python("-m", "pytest", "-p", "no:cacheprovider", file, PYTEST_ADDOPTS=options)
+    assert done.returncode == 1 and "was skipped: lacks it" in done.stdout, done.stdout
 
 
 @pytest.fixture

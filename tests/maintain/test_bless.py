@@ -40,7 +40,7 @@ WIDE = [
     for device in DEVICES
 ]
 OLD, NEW = {"trl": "0.19.1"}, {"trl": "1.2.0"}
-SINCE, BEFORE = (("trl", ">=1.0"),), (("trl", "<1.0"),)
+SINCE, BEFORE, NEWEST = (("trl", ">=1.0"),), (("trl", "<1.0"),), (("trl", ">=1.2"),)
 
 
 def some(*values):
@@ -133,12 +133,12 @@ def stated(expectation):
     return replace(expectation, basis="")
 
 
-@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES))
+@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES), st.sampled_from([(), NEWEST]))
 @settings(max_examples=50)
 @pytest.mark.slow
-def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed, rules, device):
+def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed, rules, device, since):
     observed = {replace(cell, device=device): result for cell, result in observed.items()}
-    blessed = bless(FAILURE, observed, NEW, rules, CELLS)
+    blessed = bless(FAILURE, observed, NEW, rules, CELLS, since)
     for cell, result in observed.items():
         assert verdict(expect(blessed, cell, NEW), *result) == "expected", f"blessing does not bless {cell.id}"
     assert bless(FAILURE, observed, NEW, blessed, CELLS) == blessed, "blessing twice changes something"
@@ -179,6 +179,8 @@ def test_a_rule_of_a_report_is_measured_once_a_cell_on_a_gpu_did_what_it_says():
 @given(OBSERVED, rule_lists([(), SINCE]))
 @settings(max_examples=50)
 def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(observed, rules):
+    moved, almost = bless(FAILURE, observed, NEW, rules, CELLS, NEWEST), {"trl": "1.1"}
+    assert [expect(moved, cell, almost) for cell in CELLS] == [expect(rules, cell, almost) for cell in CELLS]
     blessed = bless(FAILURE, observed, NEW, rules, CELLS)
     for cell in CELLS:
         if cell not in observed or verdict(expect(rules, cell, NEW), *observed[cell]) == "expected":

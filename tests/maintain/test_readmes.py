@@ -13,7 +13,7 @@ from faultline.catalogue import REMEDIES, Claim
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
-from faultline.maintain import overview, readmes
+from faultline.maintain import on_gpus, overview, readmes
 from faultline.observations import measured, verdicts
 from faultline.runs.results import Deviation, Rounding
 from tests.support import entries
@@ -160,6 +160,7 @@ def test_the_catalogue_and_the_readme_say_what_the_rules_say():
     assert between(overview.CATALOGUE, overview.FAILURES) == overview.table(), "faultline maintain readmes"
     assert between(overview.README, overview.COUNTS) == overview.counts(), "faultline maintain readmes"
     assert between(overview.MATRIX, overview.STRATEGIES) == overview.families(), "faultline maintain readmes"
+    assert between(overview.CI, overview.GPUS) == on_gpus.table(), "faultline maintain readmes"
     assert max(map(len, overview.table().splitlines())) <= 470
     numbers = [int(word) for word in overview.counts().replace(":", "").split() if word.isdigit()]
     assert numbers[0] == len(failures()) and numbers[1] == sum(numbers[2:]) > 100

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.base.text import matches
 from faultline.catalogue.loading import failures
 from faultline.cells import expected, on_gpus
 from faultline.cells.expected import Basis
+from faultline.cells.on_gpus import Row
 from faultline.maintain import on_gpus as merging
 from faultline.maintain import received, record
 from faultline.observations import measured, store
@@ -125,6 +127,18 @@ def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, fou
     assert apart == merging.merged([], found) == merging.merged([], random.sample(found, len(found)))
 
 
+def test_whatever_a_gpu_did_otherwise_has_a_reason():
+    """Breaks when nobody says why a recorded cell did what no rule says, or a reason is of no row, or of any row."""
+    known = merging.differing()
+    assert not [row.cell for reason, rows in known.items() if reason.why == merging.UNKNOWN for row, _ in rows]
+    for reason in on_gpus.reasons():
+        cells = [row.cell for row, _ in known[reason]]
+        assert not [pattern for pattern in reason.cells if not any(matches(cell, (pattern,)) for cell in cells)]
+        row = Row(cells[0], reason.backend, reason.outcome, reason.signature)
+        others = [{"backend": "nccl"}, {"outcome": "hangs"}, {"signature": "other"}, {"cell": "a/broken/fsdp2/off"}]
+        assert [reason.explains(row._replace(**each)) for each in ({}, *others)] == [True, *[False] * 4]
+
+
 OTHER = did(on("zero2"))
 NOT_THERE = [replace(OTHER.cell, **change) for change in ({"device": "cpu"}, {"variant": "no"}, {"failure": "no"})]
 
@@ -138,7 +152,7 @@ def with_line(text):
     ("files", "words"),
     [
         (with_line(line(OTHER, id="x")), "no result of this version"),
-        (with_line(line(OTHER, outcome="wins")), "there is no outcome 'wins'"),
+        (with_line(line(OTHER, outcome="wins")), "no result of this version"),
         (with_line(line(OTHER, outcome="raises", signature="<script>")), "raises has no signature '<script>'"),
         (with_line(line(OTHER, outcome="trains", signature="differs")), "trains has no signature 'differs'"),
         (with_line(line(OTHER, stack={"torch": "2.0.0"})), "with torch 2.0.0, and no file of stacks/ has"),

@@ -23,13 +23,10 @@ def readable(value):
     return "/".join(value) if isinstance(value, tuple) else value
 
 
-READ = ("LOST_CONTRIBUTION", "STALE_WEIGHTS", "NAN_WEIGHT")  # show if an engine's gradients and weights are read
-
-
 def alike(planted):
-    """What one of runs by day: a fault in one kind of cell, or under one family of engines where it shows reading."""
-    family = strategies.family(planted.cell.strategy).ORDER if planted.fault in READ else 0
-    return planted.fault, planted.cell.failure, planted.cell.precision, planted.named.outcome, family
+    """What one of runs by day: a fault in one kind of cell under one family of engines."""
+    cell = planted.cell
+    return planted.fault, cell.failure, cell.precision, planted.named.outcome, strategies.family(cell.strategy).ORDER
 
 
 def dealt():

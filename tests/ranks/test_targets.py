@@ -223,6 +223,7 @@ shared = partial(rows.share, rank=0, world_size=2)
         (shared, {"lengths": [3, 2, 5, 1], **ROWS}, "a list of 4 texts or numbers"),
         (shared, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}, "without a tensor"),
         (shared, {"x": torch.zeros(3, 8)}, r"\[3, 8\], which 2 ranks can't share"),
+        (shared, {"adjacency": torch.eye(4).to_sparse(), **ROWS}, r"a sparse tensor \[4, 4\], which ranks can't share"),
         (rows.scalar, None, "returns nothing"),
         (rows.scalar, (torch.zeros(()), 1), "returns a tuple"),
         (rows.scalar, 1.5, "returns a float"),
@@ -252,6 +253,7 @@ def test_a_step_that_says_nothing_is_refused():
         return rows.Share(torch.tensor(loss, requires_grad=True), {"x": torch.tensor(x)})
 
     rows.trainable([share(1.0, 1.0), share(1.0, 2.0)])
+    assert rows.same(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
     with pytest.raises(target.Refused, match="give rows that differ"):
         rows.trainable([share(1.0, 1.0), share(1.0, 1.0)])
     with pytest.raises(target.Refused, match="the loss is nan in one process already"):
@@ -267,6 +269,8 @@ def test_weights_in_a_plain_list_are_named():
     model.again.append(model.layers[0])
     model.layers[0].teacher = [nn.Linear(2, 2).requires_grad_(False)]
     model.layers[0].hidden = [nn.Linear(2, 2)]
+    model.recurrent = nn.GRU(2, 2)
+    del model.recurrent._parameters["weight_hh_l0"]  # as a dropout of weights puts another tensor in its place
     assert beside.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
 
 
@@ -309,13 +313,25 @@ def test_what_a_model_lacks_is_impossible_and_processes_of_its_own_are_refused()
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
 
 
+def test_weights_that_any_generator_draws_are_alike(tmp_path):
+    """Breaks when a layer that numpy initialises is said to differ, as each rank server draws another."""
+    (file := tmp_path / "model.py").write_text(
+        "import random, numpy\ndef build():\n    return random.random(), numpy.random.rand()"
+    )
+    assert target.call(file, "build", ()) == target.call(file, "build", ())
+
+
 class Twice(nn.Module):
-    """Runs one layer twice, has one that never runs and one that runs for positive rows only; tied to its head."""
+    """Runs one layer twice, has one that never runs and one that runs for positive rows only; tied to its head. Its
+    `parameters` takes nothing, as a meta learner's."""
 
     def __init__(self):
         super().__init__()
         self.layer, self.idle, self.some, self.head = (nn.Linear(2, 2) for _ in range(4))
         self.head.weight = self.layer.weight
+
+    def parameters(self):
+        return [*super().parameters()]
 
     def forward(self, x):
         x = self.layer(self.layer(x))
@@ -347,6 +363,18 @@ def test_what_modules_do_is_seen():
     assert watched.facts().unequal == (), "ranks that use the same"
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     assert watched.facts().apart == (("layer.weight", "head.weight"),), "training one alone changes the model"
+
+
+@pytest.mark.parametrize(("call", "outside"), [(lambda b, x: b(x), ()), (lambda b, x: b[1](b[0](x)), ("0", "1"))])
+def test_what_blocks_share_is_part_of_each(call, outside):
+    """Breaks when an activation that blocks share is said to run where its block doesn't."""
+    shared = nn.PReLU()
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), shared), nn.Sequential(nn.Linear(2, 2), shared))
+    model._no_split_modules = ["Sequential"]
+    watched = observer.Observer(model, alone=True)
+    with watched.step():
+        call(model[1], call(model[0], torch.ones(1, 2))).sum().backward()
+    assert watched.facts().without_unit == outside
 
 
 @pytest.mark.parametrize("mended", [False, True])

@@ -153,7 +153,10 @@ def test_show_and_list_say_what_is_known_of_gpus(capsys):
     assert "As reported, not measured: raises (two-devices) under fsdp1-full, " in printed("fsdp_reference_model")
     rows = [Row(on("zero2").id, "gloo", "diverges", "differs"), Row(on("ddp").id, "nccl", "trains")]
     store.write(Measured(Machine(MODEL, stack=measured.pins("torch-2.11.0")), rows))
+    why = {"cells": "*/zero2/*", "backend": "gloo", "outcome": "diverges", "signature": "differs", "why": "shared"}
+    (store.FOLDER / "reasons.toml").write_text("[[reason]]\n" + "\n".join(f'{key} = "{why[key]}"' for key in why))
     text = printed(NAME)
+    assert "zero2 (off) in broken; shared." in text
     ran = f"With torch-2.11.0, 2 of {len(CELLS)} cells were measured on a GPU: {MODEL}, which ranks shared in 1."
     assert none in text and ran in text
     assert not on_gpus.known([replace(CELLS[0], device="cpu")], measured.pinned())

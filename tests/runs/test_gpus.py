@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import platformdirs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from faultline.base import machine
 from faultline.base.errors import ServerDied, UsageError
@@ -20,7 +18,6 @@ from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
 from faultline.runs import cache, devices, engines, gpus, workers
 from faultline.runs.driver import Plan
-from faultline.runs.gpus import Gpus
 from faultline.stacks.environments import Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -63,16 +60,6 @@ def test_only_what_somebody_made_visible_is_used():
     for name, words in {**refused, "MIG-1": r"names 'MIG-1', a part of a GPU \(MIG\)"}.items():
         with pytest.raises(UsageError, match=words):
             gpus.read(Nvml(3), name)
-
-
-@given(st.integers(1, 8), st.sets(st.integers(0, 7), min_size=1), st.data())
-def test_a_set_has_the_asked_size_and_only_free_gpus(count, free, data):
-    """Breaks when a GPU is lent twice within one set, or one that isn't free."""
-    among = [f"GPU-{number:04x}" for number in sorted(free)]
-    wanted = min(count, len(among))
-    distances = {frozenset(pair): data.draw(st.integers(0, 51)) for pair in itertools.combinations(among, 2)}
-    chosen = Gpus(distances=distances).nearest(among, wanted)
-    assert len({*chosen}) == wanted and {*chosen} <= {*among}
 
 
 def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
@@ -164,7 +151,6 @@ def test_a_gpu_has_as_many_cells_as_may_share_it(cards):
         (8, [CELL, CELL, FOUR], 1, 16, 3),
         (3, [CELL] * 9, 1, 16, 1),
         (1, [CELL] * 9, 1, 16, 1),
-        (1, [CELL] * 9, 8, 4, 4),
         (1, [CELL] * 20, 8, 16, 8),
     ],
 )

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from faultline.runs import results, sendable
 from faultline.runs.storage import Machine
@@ -36,7 +34,7 @@ def unpacked(file):
 
 def test_the_file_names_no_machine_no_user_and_no_secret(alice, tmp_path):
     """Breaks when somebody who sends results also sends who they are, where their files lie, or a token."""
-    words = f"alice.smith on trainbox7: /mnt/nfs/alice/m.bin, {alice}/x/y.bin and {SECRET} failed at 10.11.12.13<4567>"
+    words = f"alice.smith on trainbox7: /mnt/a-b/my.models, {alice}/x/y.bin and {SECRET} failed at 10.11.12.13<4567>"
     library = "/scratch/alice/.venv/lib/python3.12/site-packages/torch/x.py"
     traceback = f'  File "{library}", line 1\n  File "{alice}/train.py"'
     raised = did(on("zero2"), "raises", "other", detail=words, text=f"{traceback}\nRuntimeError: {words}", seen=words)
@@ -47,7 +45,7 @@ def test_the_file_names_no_machine_no_user_and_no_secret(alice, tmp_path):
     text = "".join(unpacked(sendable.write(run, run.results())).values())
     for private in ("alice", "trainbox7", SECRET, "10.11.12.13", "/mnt", "/scratch", "GPU-11223344", "smith", "PATH="):
         assert private not in text, private
-    assert "site-packages/torch/x.py" in text and "failed at <address><4567>" in text
+    assert "site-packages/torch/x.py" in text and "failed at <address><4567>" in text and ": <path>, " in text
 
 
 def test_what_was_measured_stays(alice, tmp_path):
@@ -69,13 +67,6 @@ def test_what_was_measured_stays(alice, tmp_path):
         shown = {k: v for k, v in entry.evidence.items() if k not in sendable.OF_ONE_MACHINE}
         same = {name: getattr(entry, name) for name in ("did", "detail", "stack", "expected")} | {"evidence": shown}
         assert {name: getattr(again[entry.cell], name) for name in same} == same
-
-
-@given(st.lists(st.sampled_from(["mnt", "srv", "alice", "my.models", "a-b", "x.bin"]), min_size=2, max_size=5))
-def test_no_folder_of_a_path_stays(parts):
-    """Breaks when a path outside of the usual homes comes through."""
-    text = sendable.clean(f"can't open '/{'/'.join(parts)}': no such file", ())
-    assert text == "can't open '<path>': no such file"
 
 
 def test_what_names_nobody_is_left_as_it_is():

@@ -84,15 +84,6 @@ def folder(tmp_path, monkeypatch):
     return make
 
 
-def test_merging_all_shards_gives_the_whole(folder):
-    ids = [cell.id for cell in CELLS[:9]]
-    nothing = folder([], ids, stack="")  # which has no stack
-    merged, missing = merge([folder(ids[2::3], ids), nothing, folder(ids[1::3], ids), folder(ids[::3], ids)])
-    assert missing == []
-    assert {entry.cell.id for entry in merged.results()} == set(ids), "a merged run lost cells"
-    assert merged.info() == RunInfo(cells=tuple(ids), stack=STACK, finished=True)
-
-
 def test_what_is_missing_is_counted_and_named(folder, asked, tmp_path):
     """Breaks when only one of several is named, a name moves the cursor, or `bless` would take a part for the whole."""
     ids = [cell.id for cell in CELLS[:8]]
@@ -115,13 +106,16 @@ def test_what_does_not_belong_together_is_refused(folder, tmp_path):
     assert not (tmp_path / "results").exists(), "a merge that was refused left a run behind"
 
 
-def test_a_merge_into_a_folder_replaces_the_one_before(folder, tmp_path):
-    """Breaks when cells of an earlier merge stay, or a merge that is asked for elsewhere is the newest run."""
+def test_a_merge_is_whole_and_replaces_the_one_before(folder, tmp_path):
+    """Breaks when cells are lost, or stay of an earlier merge, or one that is asked for elsewhere is the newest run."""
     ids = [cell.id for cell in CELLS[:2]]
+    nothing = folder([], ids, stack="")  # which has no stack
     into = tmp_path / "merged"
     assert merge([folder(ids[:1], ids)], into)[1] == ids[1:]
-    merged, missing = merge([folder(ids[:1], ids), folder(ids[1:], ids)], into)
+    merged, missing = merge([folder(ids[1:], ids), nothing, folder(ids[:1], ids)], into)
     assert (merged.path, missing) == (into, []) and len(merged.cells.read_text().splitlines()) == 2
+    assert {entry.cell.id for entry in merged.results()} == {*ids}, "a merged run lost cells"
+    assert merged.info() == RunInfo(cells=tuple(ids), stack=STACK, finished=True)
     assert not (tmp_path / "results").exists()
 
 

@@ -75,21 +75,13 @@ def touched(clone, more=""):
     os.utime(clone / "requirements.txt", (time.time() + 100, time.time() + 100))
 
 
-def test_other_requirements_are_noticed(clone):
-    make(clone)
-    (clone / ".venv" / "left-over").touch()
-    touched(clone, "# one more word\n")
-    done, asked = make(clone)
-    assert len(asked) == 2 and done.stdout.startswith("set-up: making .venv")
-    assert not (clone / ".venv" / "left-over").exists()
-
-
-def test_a_failed_or_interrupted_set_up_is_done_again(clone, interruptible):
-    """Breaks when half an environment passes for a whole one."""
+def test_other_requirements_and_a_failed_or_interrupted_set_up_are_made_anew(clone, interruptible):
+    """Breaks when half an environment passes for a whole one, or something of an older one stays."""
     (clone / "broken").touch()
     assert make(clone)[0].returncode == 2
     (clone / "broken").unlink()
     assert len(make(clone)[1]) == 2
+    (clone / ".venv" / "left-over").touch()
     touched(clone, "# another\n")
     (clone / "hang").touch()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -99,7 +91,25 @@ def test_a_failed_or_interrupted_set_up_is_done_again(clone, interruptible):
     assert running.wait() != 0
     (clone / "hang").unlink()
     (clone / "pip.log").unlink()
-    assert len(make(clone)[1]) == 2
+    assert not (clone / ".venv" / "left-over").exists()
+    done, asked = make(clone)
+    assert len(asked) == 2 and done.stdout.startswith("set-up: making .venv")
+
+
+@pytest.mark.parametrize(("lint", "tests"), [(0, 0), (1, 0), (0, 1)])
+def test_make_test_runs_all_by_day_and_fails_with_lint_or_a_test(clone, lint, tests):
+    """Breaks when `make test` leaves out more than the night's, or ends well although something in it didn't."""
+    make(clone)
+    (clone / ".venv" / "bin" / "python").write_text(
+        f'#!/bin/sh\necho "$*" >> python.log\ncase "$2" in pytest) exit {tests};; mypy) exit {lint};; esac\n'
+    )
+    for name in ("codespell", "lint-imports"):
+        shutil.copy("/bin/true", clone / ".venv" / "bin" / name)
+    done, _ = make(clone, [*SETUP[:2], "test", "PYTHON=./python", "SINCE=main"])
+    assert (done.returncode == 0) == (lint == tests == 0), done.stderr
+    assert f"lint {'failed' if lint else 'passed'}\n" in done.stdout
+    ran = (clone / "python.log").read_text()
+    assert re.search(r"-m pytest .*tests repros --ignore tests/fleet -m not nightly --since main$", ran, re.M)
 
 
 def test_a_link_in_place_of_the_environment_keeps_its_target(clone, tmp_path_factory):

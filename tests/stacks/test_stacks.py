@@ -236,7 +236,6 @@ NETWORK = [
     "  ╰─▶ Network connectivity is disabled, but the\n      requested data wasn't found in the cache for: `torch.whl`",
     UNSOLVED + "cache.\n\nhint: Packages were unavailable because the network was disabled.",
     CLONING + "         fatal: unable to access 'https://x/trl/': Could not resolve host: x",
-    CLONING + "         ssh: connect to host x port 22: Connection refused",
     "  \u00d7 Failed to resolve `--with` requirement\n  ╰─▶ Git operation failed",
 ]
 STACK = [
@@ -245,7 +244,6 @@ STACK = [
     "error: Failed to fetch: https://x/trl.whl\n  cause: HTTP status client error (404 Not Found) for url (https://x)",
     CLONING + "         fatal: repository 'https://x/trl/' not found",
     CLONING + "  cause: failed to fetch branch or tag `nope`\n         fatal: couldn't find remote ref refs/tags/nope",
-    "error: Distribution not found at: file:///src/gone",
     "error: Failed to build `deepspeed==0.15.0`\n\n         [stderr]\n         OSError: Connection refused",
 ]
 

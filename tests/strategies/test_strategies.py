@@ -257,7 +257,6 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     ("content", "words"),
     [
         ('{"zero_optimization": {"stage": 2,}}', "line 1 column"),
-        ("", "line 1 column 1"),
         ("{}", "KeyError: 'zero_optimization'"),
         ('{"zero_optimization": 3}', "TypeError"),
         ('{"zero_optimization": {"stage": 4}}', "stage must be 0, 1, 2 or 3, not 4"),
@@ -428,15 +427,6 @@ def test_every_rank_of_two_nodes_is_believed(name):
         node = [*range(rank // half * half, rank // half * half + half)]
         replicas, held = [[rank % half, rank % half + half]], 40_000 // half
         assert not hybrid(name, shard_groups=[node], replica_groups=replicas, world_size=world, bytes_held=held)
-
-
-def test_a_secondary_partition_that_is_not_gathered_from_is_doubted():
-    """Breaks when hpZ is believed although DeepSpeed leaves the model whole between forward and backward pass."""
-    assert hybrid("zero3-hpz", used=[6, 6, 6]) == [
-        "step 2 gathered nothing within the node",
-        "step 3 gathered nothing within the node",
-    ]
-    assert not hybrid("zero3-hpz", used=[6, 9, 12])
 
 
 def test_two_nodes_need_four_ranks():

@@ -35,10 +35,6 @@ def fault(act: Callable) -> Injection:
     return Injection(wrapped=wrapped)
 
 
-def fail(setup):
-    raise ValueError("an injected fault")
-
-
 def hang_up_and_leave(setup):
     """The peer sees its connection closed, and says so, a good while before the cause of it all is known."""
     dist.destroy_process_group()
@@ -73,7 +69,6 @@ def show(setup):
 
 
 NOTHING = Injection()
-FAILS = fault(fail)
 HANGS_UP = fault(hang_up_and_leave)
 SLEEPS = fault(sleep)
 KILLS_THE_SERVER = fault(kill_the_server)

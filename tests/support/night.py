@@ -79,7 +79,7 @@ LEFT = pytest.StashKey[Counter]()
 def pytest_deselected(items):
     config = items[0].config
     left = config.stash.setdefault(LEFT, Counter())
-    left.update("cells" if "repros" in item.nodeid.split("/")[0] else "tests" for item in items)
+    left.update("cell" if item.nodeid.startswith("repros/") else "test" for item in items)
 
 
 def pytest_sessionfinish(session):
@@ -104,5 +104,6 @@ def pytest_terminal_summary(terminalreporter, config):
         for name, taken in long:
             terminalreporter.write_line(f"{taken:.1f} s {name}")
     if left := config.stash.get(LEFT, None):
-        number = " and ".join(f"{number:,} {kind}" for kind, number in sorted(left.items()))
-        terminalreporter.write_line(f"left out here: {number}; make test-matrix runs all cells, make test-nightly all")
+        number = " and ".join(f"{number:,} {kind}{'s' * (number > 1)}" for kind, number in sorted(left.items()))
+        commands = "make test-matrix runs all cells, make test-fleet what needs Ray, make test-nightly everything"
+        terminalreporter.write_line(f"left out here: {number}; {commands}")

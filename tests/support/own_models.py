@@ -39,6 +39,17 @@ def built(model=Model, loss=loss, rows=batch):
 healthy = partial(built)
 
 
+def graph():
+    """The adjacency of its rows is sparse."""
+
+    def rows(step, rank, world):
+        made = torch.Generator().manual_seed(rank)
+        adjacency = torch.rand(6, 6, generator=made).round().to_sparse()
+        return {"x": torch.randn(6, 8, generator=made), "adjacency": adjacency}
+
+    return Model(), lambda model, rows: torch.sparse.mm(rows["adjacency"], model(rows["x"])).pow(2).mean(), rows
+
+
 def uneven():
     """The mean of several ranks' losses depends on how many there are: one row of four has fewer labels."""
     rows = batch()

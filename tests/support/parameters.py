@@ -60,6 +60,14 @@ def empty():
     return Model(nn.Parameter(torch.empty(0, 8)), lambda part, x, tokens: part.sum()), loss, batch
 
 
+def empty_and_idle():
+    """In a part that never runs, so that no engine gathers it."""
+    model = Model(nn.Parameter(torch.randn(8, 8)), lambda part, x, tokens: x @ part)
+    model.idle = nn.Module()
+    model.idle.part = nn.Parameter(torch.empty(0, 8))
+    return model, loss, batch
+
+
 def not_contiguous():
     return Model(nn.Parameter(torch.randn(8, 8).t()), lambda part, x, tokens: x @ part), loss, batch
 

@@ -49,6 +49,7 @@ def unregistered(model: torch.nn.Module) -> list[str]:
         for prefix, module in model.named_modules()
         for name, value in vars(module).items()
         if isinstance(value, (list, tuple, dict))
+        and not (isinstance(module, torch.nn.RNNBase) and name == "_flat_weights")  # torch's own list
         and any(each.requires_grad and id(each) not in registered for each in _weights(value))
     ]
 

@@ -25,10 +25,7 @@ def held_generators(holders: Iterable[Any]) -> list[Any]:
 def seed(step: int, rank: int, generators: Iterable[Any]) -> None:
     """Let a rank's forward pass in a step draw what one process draws for its rows; generators of one's own, which
     ranks may have alike on purpose, draw the same on all of them."""
-    number = 1000 * step + rank + 1
-    torch.manual_seed(number)
-    random.seed(number)
-    np.random.seed(number)
+    seed_default(1000 * step + rank + 1)
     for each in generators:
         if isinstance(each, torch.Generator):
             each.manual_seed(step)
@@ -36,6 +33,13 @@ def seed(step: int, rank: int, generators: Iterable[Any]) -> None:
             each.bit_generator.state = type(each.bit_generator)(step).state
         else:
             each.seed(step)
+
+
+def seed_default(number: int) -> None:
+    """Seed the generators of torch, Python and numpy that everybody draws from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)
 
 
 def states(generators: Iterable[Any]) -> tuple[Any, ...]:

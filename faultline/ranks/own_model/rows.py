@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from faultline.base.errors import Refused
-from faultline.ranks.observer import Observer, tensors
+from faultline.ranks.observer import Observer, dense, tensors
 from faultline.ranks.own_model import draws
 from faultline.ranks.state import Snapshot
 from faultline.scenario import mapped, to
@@ -165,7 +165,7 @@ def trainable(shares: Sequence[Share]) -> None:
 def same(one: Any, other: Any) -> bool:
     """Whether two batches have the same tensors. Losses alone don't say so: a head of zeros gives all rows the same."""
     pairs = zip_longest(tensors(one), tensors(other), fillvalue=torch.empty(0))
-    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    return all(a.dtype == b.dtype and torch.equal(dense(a), dense(b)) for a, b in pairs)
 
 
 def kind(value: Any) -> str:
@@ -180,6 +180,11 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
     def part(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.ndim:
             return tensor
+        if dense(tensor) is not tensor:
+            raise Refused(
+                f"the batch has a sparse tensor {list(tensor.shape)}, which ranks can't share: give a function"
+                " batch(step, rank, world_size)"
+            )
         if len(tensor) % world_size:
             raise Refused(
                 f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"

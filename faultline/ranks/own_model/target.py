@@ -148,7 +148,7 @@ def call(file: Path, function: str, path: Sequence[str]) -> Any:
             known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
             raise Refused(f"{file.name} has no function {function}; it has {', '.join(known) or 'none'}")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # the same weights on every rank
+            draws.seed_default(0)  # the same weights on every rank, and in one process
             return getattr(module, function)()
     except SystemExit as error:
         raise Refused(f"{file.name} exits (code {error.code}) where it should only build the model") from error
