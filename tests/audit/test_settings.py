@@ -403,7 +403,6 @@ EARLY = {"grpo", "rloo"}
         ("<0.22", {"grpo"}),
         ("==0.22.0", EARLY),
         ("==0.25.0", EARLY | {"gold"}),
-        ("==1.0.0", EARLY | {"gold", "sdft", "sdpo"}),
         (">=0.15.2", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
         ("", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
     ],
