@@ -81,7 +81,7 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
         is_safe_view.terminal(Console(), answers[name])
         asked_how = {"all cells": answers[name].comparison, "by default": usual, "--affected": affected[name]}
         for how, comparison in asked_how.items():
-            print(f"{how}: {comparison.verdict}, {count(comparison.compared, 'cell')} compared")
+            print(f"{how}: {comparison.verdict}, {count(comparison.judged, 'cell')} judged")
         right = {comparison.verdict for comparison in asked_how.values()} == {bump.verdict}
         wrong += [] if right else [name]
         print(f"known: {bump.verdict}{'' if right else ', so this answer is WRONG'}: {bump.why}\n")
@@ -133,8 +133,8 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Ma
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
         rows.append(
             f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
-            f" {shown(comparison.verdict, bump)} | {comparison.compared} |"
-            f" {shown(affected[name].verdict, bump)}, {affected[name].compared} | {coverage(answer)} |"
+            f" {shown(comparison.verdict, bump)} | {comparison.judged} |"
+            f" {shown(affected[name].verdict, bump)}, {affected[name].judged} | {coverage(answer)} |"
             f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
         )
     return "\n".join(rows)

@@ -115,18 +115,24 @@ class ChangeGroup:
 class Comparison:
     """What two stacks did with the same cells.
 
-    `cells` were asked for; `compared` of them ran on both stacks and proved
-    what they are, under these `strategies`; `unproven` proved nothing on either. `unusable` says why there is nothing
-    to compare; `identical`, that there is no difference to look for.
+    `cells` were asked for; `compared` of them ran on both stacks and proved what they are; `trained` others train on
+    the candidate, so whatever the baseline does, they aren't worse; both are of these `strategies`. `unproven` proved
+    nothing on either. `unusable` says why there is nothing to compare; `identical`, that there is no difference to
+    look for.
     """
 
     cells: int = 0
     compared: int = 0
+    trained: int = 0
     strategies: frozenset[str] = frozenset()
     unproven: int = 0
     changes: tuple[Change, ...] = ()
     unusable: str = ""
     identical: bool = False
+
+    @property
+    def judged(self) -> int:
+        return self.compared + self.trained
 
     @property
     def groups(self) -> list[ChangeGroup]:
@@ -153,26 +159,32 @@ class Comparison:
         reasons = [(word, f"{count(number, 'cell')} {text}") for word, number, text in counted if number]
         if self.unusable:
             reasons.append((Safety.UNKNOWN, self.unusable))
-        elif not (self.compared or self.identical or reasons):
+        elif not (self.judged or self.identical or reasons):
             reasons.append((Safety.UNKNOWN, "no cell ran on both stacks"))
         return reasons
 
     @property
     def verdict(self) -> Safety:
-        """SAFE only where cells ran on both stacks, and nothing rules it out."""
+        """SAFE only where cells ran on both stacks or train on the candidate, and nothing rules it out."""
         if self.identical:
             return Safety.NOTHING
         words = {word for word, _ in self.reasons}
         ruled_out = next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), None)
-        return ruled_out or (Safety.SAFE if self.compared else Safety.UNKNOWN)
+        return ruled_out or (Safety.SAFE if self.judged else Safety.UNKNOWN)
 
 
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
-    """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again."""
+    """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again.
+
+    On the baseline, cells that train on the candidate need no run.
+    """
     sides = _by_cell(before), _by_cell(after)
-    changes, compared, unproven = [], [], 0
+    changes, compared, trained, unproven = [], [], [], 0
     for cell in cells:
         old, new = (side.get(cell.id, []) for side in sides)
+        if not old and new and all(map(_trained, new)):
+            trained.append(cell)
+            continue
         proven = [_proven(side) for side in (old, new)]
         if all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven):
             compared.append(cell)
@@ -180,8 +192,8 @@ def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: It
         change = changed(cell, old, new)
         if change:
             changes.append(change)
-    strategies = frozenset(cell.strategy for cell in compared)
-    return Comparison(len(cells), len(compared), strategies, unproven, tuple(changes))
+    strategies = frozenset(cell.strategy for cell in (*compared, *trained))
+    return Comparison(len(cells), len(compared), len(trained), strategies, unproven, tuple(changes))
 
 
 def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:

@@ -155,7 +155,8 @@ def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> st
     sides, workers = both.lacking(cells), both.campaign.workers or both.campaign.engine.room()
     seconds = RECORDING * durations.expected(recording, recorders(both.campaign))
     seconds += sum(durations.expected(side, workers) for side in sides)
-    parts = [f"at most {len(sides[0])} cells on the baseline and {len(sides[1])} on the candidate"]
+    old, new = map(len, sides)
+    parts = [f"at most {count(new, 'cell')} on the candidate, and {old} on the baseline if no others fail"]
     parts += [f"{count(len(recording), 'cell')} to see what cells execute"] if recording else []
     return (
         f"to run: {', '.join(parts)}: {durations.about(seconds)} with {count(workers, 'worker')};"
@@ -173,6 +174,7 @@ def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
         whole,
         cells=len(some),
         compared=min(whole.compared, len(some)),
+        trained=min(whole.trained, len(some)),
         unproven=whole.unproven * len(some) // whole.cells,
         changes=tuple(change for change in whole.changes if change.cell in some),
     )

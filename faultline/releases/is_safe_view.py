@@ -89,13 +89,15 @@ def reasons(answer: Answer) -> list[str]:
     if not comparison.unusable:
         total = f"{comparison.compared} of {comparison.cells} cells ran on both stacks"
         lines.append(f"{total}, {len(comparison.changes)} changed")
+        if comparison.trained:
+            lines.append(f"{count(comparison.trained, 'other')} train on the candidate, so they can't have got worse")
         if left_out := not_compared(comparison):
-            lines.append(f"nothing was compared under {left_out}")
+            lines.append(f"no cell ran under {left_out}")
     return lines
 
 
 def not_compared(comparison: Comparison) -> str:
-    """The strategies under which no cell ran on both stacks, in few words."""
+    """The strategies under which no cell was judged, in few words."""
     return grouped([name for name in strategies.names() if name not in comparison.strategies], ())
 
 
@@ -148,6 +150,7 @@ def data(answer: Answer) -> dict[str, object]:
         ],
         "cells": comparison.cells,
         "compared": comparison.compared,
+        "trained": comparison.trained,
         "strategies": [name for name in strategies.names() if name in comparison.strategies],
         "changed": len(comparison.changes),
         "reach": reach(answer.reach),

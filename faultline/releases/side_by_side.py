@@ -1,12 +1,15 @@
-"""Cells on a baseline and then on a candidate, again what changed, and the first regression as soon as it shows."""
+"""Cells on a candidate, on the baseline those that may be worse, again what changed, and the first regression."""
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from faultline.base.text import cut
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.releases import changes
 from faultline.releases.changes import Change, Comparison
@@ -20,24 +23,26 @@ from faultline.stacks.requests import Stack
 
 @dataclass
 class Watch:
-    """Reports a candidate's first regression as soon as a result shows it and, if asked, ends the measurement.
+    """Reports a candidate's first regression as soon as both results of a cell are there and, if asked, ends the
+    measurement.
 
     It is made when both environments are ready: from `began` on, a clock in seconds, the report says how long it took.
     """
 
     fail_fast: bool = False
-    before: Mapping[Cell, Result] = field(default_factory=dict)
     first: Change | None = None
     began: float = field(default_factory=time.monotonic)
+    sides: tuple[dict[Cell, Result], dict[Cell, Result]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def enough(self) -> bool:
         return self.fail_fast and self.first is not None
 
-    def see(self, entry: Result) -> None:
-        if entry.cell not in self.before:
-            return
-        change = changes.changed(entry.cell, [self.before[entry.cell]], [entry])
+    def see(self, side: int, entry: Result) -> None:
+        """A result of the baseline, side 0, or of the candidate, side 1."""
+        self.sides[side][entry.cell] = entry
+        before, after = (results.get(entry.cell) for results in self.sides)
+        change = changes.changed(entry.cell, [before], [after]) if before and after else None
         if change and change.kind in changes.WORSE and not self.first:
             self.first = change
             what = f"{changes.observed(change.before)} → {changes.observed(change.after)}"
@@ -61,26 +66,53 @@ class Both:
         return old, new
 
     def lacking(self, cells: Sequence[Cell]) -> list[list[Cell]]:
-        """The cells that are still to be measured on the baseline, and on the candidate."""
-        names = [(self._shared(each), Stack(each.name)) for each in self.stacks]
-        return [campaigns.lacking(self.campaign, name, stack, cells) for name, stack in names]
+        """The cells that are still to be measured on each side, if each does what is expected of the baseline."""
+        return [self._lacking(0, [cell for cell in cells if not self._trains(cell)]), self._lacking(1, cells)]
 
     def measure(self, cells: Sequence[Cell], again: int = 0) -> list[Measured]:
-        """Measure cells on the baseline and then on the candidate; the last has no results where a stack is
-        unusable."""
-        measured: list[Measured] = []
-        for stack in self.stacks:
-            name = f"{self._shared(stack)}{f' again {again}' if again else ''}"
-            campaigns.part(self.campaign, name).describe(lock=stack.lock)
-            self.watch.before = {entry.cell: entry for entry in measured[0].results} if measured and not again else {}
-            measured.append(campaigns.measure(self.campaign, name, Stack(stack.name), cells, again, self.watch.see))
-            if measured[-1].unusable:
-                break
-        return measured
+        """Measure cells on the candidate, and on the baseline those that may be worse or better there, or that cost
+        nothing as they are cached; `again`, all on both.
+
+        A cell that trains on the candidate can't have got worse, whatever the baseline does. Gives the baseline and
+        the candidate, or only one that is unusable.
+        """
+        if again:
+            return self._until_unusable([(0, cells), (1, cells)], again)
+        missing = {*self._lacking(0, cells)}
+        there = [cell for cell in cells if cell not in missing]
+        known = self._until_unusable([(0, there), (1, cells)])
+        if known[-1].unusable or self.watch.enough:
+            return known
+        trains = {entry.cell for entry in known[1].results if entry.outcome == Outcome.TRAINS}
+        spared = {cell for cell in missing & trains if self._trains(cell)}
+        wanted = [cell for cell in cells if cell not in spared]
+        likely_worse_first = sorted(wanted, key=lambda cell: cell in trains or not self._trains(cell))
+        return [*self._until_unusable([(0, likely_worse_first)]), known[1]]
 
     def end(self, cells: Sequence[Cell]) -> bool:
         """Whether these cells, if there are any, end a comparison: a stack can't start, or a regression is enough."""
-        return bool(cells) and (bool(self.measure(cells)[-1].unusable) or self.watch.enough)
+        return bool(cells) and (any(each.unusable for each in self.measure(cells)) or self.watch.enough)
+
+    def _until_unusable(self, asked: Sequence[tuple[int, Sequence[Cell]]], again: int = 0) -> list[Measured]:
+        measured: list[Measured] = []
+        for side, cells in asked:
+            stack = self.stacks[side]
+            name = f"{self._shared(stack)}{f' again {again}' if again else ''}"
+            campaigns.part(self.campaign, name).describe(lock=stack.lock)
+            seen = partial(self.watch.see, side) if not again else lambda entry: None
+            measured.append(campaigns.measure(self.campaign, name, Stack(stack.name), cells, again, seen))
+            if measured[-1].unusable:
+                return measured[-1:]
+        return measured
+
+    def _lacking(self, side: int, cells: Sequence[Cell]) -> list[Cell]:
+        stack = self.stacks[side]
+        return campaigns.lacking(self.campaign, self._shared(stack), Stack(stack.name), cells) if cells else []
+
+    def _trains(self, cell: Cell) -> bool:
+        """Whether a cell is expected to train on the baseline."""
+        rules = expected.rules(failures()[cell.failure])
+        return expected.expect(rules, cell, self.environments[0].versions).outcome == Outcome.TRAINS
 
     def _shared(self, stack: Measured) -> str:
         """The name under which a campaign has results of a stack's packages; they may have been another question's."""
@@ -95,12 +127,15 @@ def compare(both: Both, cells: Sequence[Cell]) -> tuple[Comparison, Sequence[Cel
     wanted = list(cells)
     while True:
         measured = both.measure(wanted, len(runs[0]))
-        if measured[-1].unusable:
-            return Comparison(unusable=f"{measured[-1].name}: {measured[-1].unusable}"), cells
+        if unusable := next((each for each in measured if each.unusable), None):
+            return Comparison(unusable=f"{unusable.name}: {unusable.unusable}"), cells
         for side, each in zip(runs, measured, strict=True):
             side.append(each)
         if both.watch.enough:
-            cells = [cell for cell in cells if cell.id in runs[1][0].outcomes]
+            old, new = (side[0].outcomes for side in runs)
+            cells = [
+                cell for cell in cells if cell.id in new and (cell.id in old or new[cell.id].outcome == Outcome.TRAINS)
+            ]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
         comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
         wanted = changes.pending(comparison, repeated)
