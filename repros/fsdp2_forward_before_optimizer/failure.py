@@ -47,7 +47,8 @@ def scenario(remedy, setup):
             model(input_ids=rows)
 
     def optimizer(model):
-        made = sgd(model) if remedy == "optimizer_first" else None
+        if remedy == "optimizer_first":
+            made = sgd(model)
         forward(model)
         if remedy == "reshard" and hasattr(model, "reshard"):
             model.reshard()
@@ -55,7 +56,8 @@ def scenario(remedy, setup):
             model.zero_grad()
         if remedy == "train_mode":
             model.train()
-        made = made or sgd(model)
+        if remedy != "optimizer_first":
+            made = sgd(model)
         if remedy == "scheduler":
             torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1.0)
         return made
