@@ -116,14 +116,15 @@ class Comparison:
     """What two stacks did with the same cells.
 
     `cells` were asked for; `compared` of them ran on both stacks and proved what they are; `trained` others train on
-    the candidate, so whatever the baseline does, they aren't worse; both are of these `strategies`. `unproven` proved
-    nothing on either. `unusable` says why there is nothing to compare; `identical`, that there is no difference to
-    look for.
+    the candidate, so whatever the baseline does, they aren't worse; `recorded` others fail there as is recorded of the
+    baseline; all are of these `strategies`. `unproven` proved nothing on either. `unusable` says why there is nothing
+    to compare; `identical`, that there is no difference to look for.
     """
 
     cells: int = 0
     compared: int = 0
     trained: int = 0
+    recorded: int = 0
     strategies: frozenset[str] = frozenset()
     unproven: int = 0
     changes: tuple[Change, ...] = ()
@@ -132,7 +133,7 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        return self.compared + self.trained
+        return self.compared + self.trained + self.recorded
 
     @property
     def groups(self) -> list[ChangeGroup]:
@@ -165,7 +166,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Safety:
-        """SAFE only where cells ran on both stacks or train on the candidate, and nothing rules it out."""
+        """SAFE only where cells were judged, and nothing rules it out."""
         if self.identical:
             return Safety.NOTHING
         words = {word for word, _ in self.reasons}
@@ -173,17 +174,23 @@ class Comparison:
         return ruled_out or (Safety.SAFE if self.judged else Safety.UNKNOWN)
 
 
-def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
+def compare(
+    cells: Sequence[Cell],
+    before: Iterable[Sequence[Result]],
+    after: Iterable[Sequence[Result]],
+    recorded: Collection[Cell] = (),
+) -> Comparison:
     """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again.
 
-    On the baseline, cells that train on the candidate need no run.
+    Cells need no run on the baseline that train on the candidate, or fail there as is `recorded` of the baseline.
     """
     sides = _by_cell(before), _by_cell(after)
-    changes, compared, trained, unproven = [], [], [], 0
+    changes, unproven = [], 0
+    compared, trained, as_recorded = list[Cell](), list[Cell](), list[Cell]()
     for cell in cells:
         old, new = (side.get(cell.id, []) for side in sides)
-        if not old and new and all(map(_trained, new)):
-            trained.append(cell)
+        if not old and new and (all(map(_trained, new)) or cell in recorded):
+            (as_recorded if cell in recorded else trained).append(cell)
             continue
         proven = [_proven(side) for side in (old, new)]
         if all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven):
@@ -192,8 +199,8 @@ def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: It
         change = changed(cell, old, new)
         if change:
             changes.append(change)
-    strategies = frozenset(cell.strategy for cell in (*compared, *trained))
-    return Comparison(len(cells), len(compared), len(trained), strategies, unproven, tuple(changes))
+    strategies = frozenset(cell.strategy for cell in (*compared, *trained, *as_recorded))
+    return Comparison(len(cells), len(compared), len(trained), len(as_recorded), strategies, unproven, tuple(changes))
 
 
 def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:

@@ -175,6 +175,7 @@ def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
         cells=len(some),
         compared=min(whole.compared, len(some)),
         trained=min(whole.trained, len(some)),
+        recorded=min(whole.recorded, len(some)),
         unproven=whole.unproven * len(some) // whole.cells,
         changes=tuple(change for change in whole.changes if change.cell in some),
     )

@@ -91,6 +91,10 @@ def reasons(answer: Answer) -> list[str]:
         lines.append(f"{total}, {len(comparison.changes)} changed")
         if comparison.trained:
             lines.append(f"{count(comparison.trained, 'other')} train on the candidate, so they can't have got worse")
+        if comparison.recorded:
+            lines.append(
+                f"{count(comparison.recorded, 'other')} fail as they are recorded to on the baseline's versions"
+            )
         if left_out := not_compared(comparison):
             lines.append(f"no cell ran under {left_out}")
     return lines
@@ -151,6 +155,7 @@ def data(answer: Answer) -> dict[str, object]:
         "cells": comparison.cells,
         "compared": comparison.compared,
         "trained": comparison.trained,
+        "recorded": comparison.recorded,
         "strategies": [name for name in strategies.names() if name in comparison.strategies],
         "changed": len(comparison.changes),
         "reach": reach(answer.reach),

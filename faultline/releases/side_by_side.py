@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
+from faultline.base.packages import untagged
 from faultline.base.text import cut
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected
 from faultline.cells.cell import Cell
-from faultline.releases import changes
+from faultline.cells.expected import Basis, Expectation
+from faultline.observations import measured
+from faultline.releases import changes, scope
 from faultline.releases.changes import Change, Comparison
 from faultline.runs import campaigns
 from faultline.runs.campaigns import Campaign, Enough, Measured
@@ -67,14 +70,16 @@ class Both:
 
     def lacking(self, cells: Sequence[Cell]) -> list[list[Cell]]:
         """The cells that are still to be measured on each side, if each does what is expected of the baseline."""
-        return [self._lacking(0, [cell for cell in cells if not self._trains(cell)]), self._lacking(1, cells)]
+        fails = [cell for cell in cells if self._expected(cell).outcome != Outcome.TRAINS]
+        return [self._lacking(0, fails[:: scope.TENTH] if self.recorded else fails), self._lacking(1, cells)]
 
     def measure(self, cells: Sequence[Cell], again: int = 0) -> list[Measured]:
         """Measure cells on the candidate, and on the baseline those that may be worse or better there, or that cost
         nothing as they are cached; `again`, all on both.
 
-        A cell that trains on the candidate can't have got worse, whatever the baseline does. Gives the baseline and
-        the candidate, or only one that is unusable.
+        A cell that trains on the candidate can't have got worse, whatever the baseline does. Of those that fail just as
+        the baseline is recorded to, a sample runs there. Gives the baseline and the candidate, or only one that is
+        unusable.
         """
         if again:
             return self._until_unusable([(0, cells), (1, cells)], again)
@@ -83,10 +88,12 @@ class Both:
         known = self._until_unusable([(0, there), (1, cells)])
         if known[-1].unusable or self.watch.enough:
             return known
-        trains = {entry.cell for entry in known[1].results if entry.outcome == Outcome.TRAINS}
-        spared = {cell for cell in missing & trains if self._trains(cell)}
+        results = {entry.cell: entry for entry in known[1].results}
+        fail_as_recorded = [cell for cell in cells if cell in missing and self.fails_as_recorded(results[cell])]
+        spared = {cell for cell in missing if self._trains_as_expected(results[cell])}
+        spared |= {*fail_as_recorded} - {*fail_as_recorded[:: scope.TENTH]}
         wanted = [cell for cell in cells if cell not in spared]
-        likely_worse_first = sorted(wanted, key=lambda cell: cell in trains or not self._trains(cell))
+        likely_worse_first = sorted(wanted, key=lambda cell: not self._unlike_expected(results[cell]))
         return [*self._until_unusable([(0, likely_worse_first)]), known[1]]
 
     def end(self, cells: Sequence[Cell]) -> bool:
@@ -94,25 +101,44 @@ class Both:
         return bool(cells) and (any(each.unusable for each in self.measure(cells)) or self.watch.enough)
 
     def _until_unusable(self, asked: Sequence[tuple[int, Sequence[Cell]]], again: int = 0) -> list[Measured]:
-        measured: list[Measured] = []
+        sides: list[Measured] = []
         for side, cells in asked:
             stack = self.stacks[side]
             name = f"{self._shared(stack)}{f' again {again}' if again else ''}"
             campaigns.part(self.campaign, name).describe(lock=stack.lock)
             seen = partial(self.watch.see, side) if not again else lambda entry: None
-            measured.append(campaigns.measure(self.campaign, name, Stack(stack.name), cells, again, seen))
-            if measured[-1].unusable:
-                return measured[-1:]
-        return measured
+            sides.append(campaigns.measure(self.campaign, name, Stack(stack.name), cells, again, seen))
+            if sides[-1].unusable:
+                return sides[-1:]
+        return sides
 
     def _lacking(self, side: int, cells: Sequence[Cell]) -> list[Cell]:
         stack = self.stacks[side]
         return campaigns.lacking(self.campaign, self._shared(stack), Stack(stack.name), cells) if cells else []
 
-    def _trains(self, cell: Cell) -> bool:
-        """Whether a cell is expected to train on the baseline."""
-        rules = expected.rules(failures()[cell.failure])
-        return expected.expect(rules, cell, self.environments[0].versions).outcome == Outcome.TRAINS
+    @cached_property
+    def recorded(self) -> bool:
+        """Whether the baseline has today's pins, on which each cell is measured, and recorded in expected.toml."""
+        pins, versions = measured.pinned(), untagged(self.environments[0].versions)
+        return all(versions.get(name) == version for name, version in pins.items())
+
+    def fails_as_recorded(self, candidate: Result) -> bool:
+        """Whether a candidate's cell fails just as it is recorded of the baseline, by an outcome that says how."""
+        known = self._expected(candidate.cell)
+        named = candidate.outcome != Outcome.TRAINS and candidate.signature not in changes.UNNAMED
+        measured_there = self.recorded and known.basis is Basis.MEASURED
+        return named and measured_there and not self._unlike_expected(candidate)
+
+    def _trains_as_expected(self, candidate: Result) -> bool:
+        return candidate.outcome == Outcome.TRAINS and not self._unlike_expected(candidate)
+
+    def _unlike_expected(self, candidate: Result) -> bool:
+        known = self._expected(candidate.cell)
+        return expected.verdict(known, candidate.outcome, candidate.signature) != "expected"
+
+    def _expected(self, cell: Cell) -> Expectation:
+        """What a cell is expected to do on the baseline."""
+        return expected.expect(expected.rules(failures()[cell.failure]), cell, self.environments[0].versions)
 
     def _shared(self, stack: Measured) -> str:
         """The name under which a campaign has results of a stack's packages; they may have been another question's."""
@@ -126,18 +152,18 @@ def compare(both: Both, cells: Sequence[Cell]) -> tuple[Comparison, Sequence[Cel
     repeated: Counter[str] = Counter()
     wanted = list(cells)
     while True:
-        measured = both.measure(wanted, len(runs[0]))
-        if unusable := next((each for each in measured if each.unusable), None):
+        sides = both.measure(wanted, len(runs[0]))
+        if unusable := next((side for side in sides if side.unusable), None):
             return Comparison(unusable=f"{unusable.name}: {unusable.unusable}"), cells
-        for side, each in zip(runs, measured, strict=True):
-            side.append(each)
+        for run, side in zip(runs, sides, strict=True):
+            run.append(side)
         if both.watch.enough:
-            old, new = (side[0].outcomes for side in runs)
-            cells = [
-                cell for cell in cells if cell.id in new and (cell.id in old or new[cell.id].outcome == Outcome.TRAINS)
-            ]
+            did, does = (run[0].outcomes for run in runs)
+            cells = [c for c in cells if c.id in does and (c.id in did or does[c.id].outcome == Outcome.TRAINS)]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
-        comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
+        recorded = {entry.cell for entry in runs[1][0].results if both.fails_as_recorded(entry)}
+        old, new = ([side.results for side in run] for run in runs)
+        comparison = changes.compare(cells, old, new, recorded)
         wanted = changes.pending(comparison, repeated)
         if not wanted:
             return comparison, cells

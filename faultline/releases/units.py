@@ -1,11 +1,11 @@
 """What differs between two releases of a package, by syntax trees: functions, and the bodies of modules."""
 
 import ast
-import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ from faultline.base.errors import UNREADABLE
 
 BODY = ""  # the name of a module's body, as `faultline.ranks.executed` has it
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Part = tuple[str, Function | ast.Module | None]
+"""The text and the syntax tree of a function, or of a module's body; no tree of what this Python can't read."""
 
 
 class Unit(NamedTuple):
@@ -41,61 +43,75 @@ def changed(before: Path, after: Path, packages: Iterable[str]) -> frozenset[Uni
         for file in files[0] | files[1]:
             old, new = (_content(at / file) for at in (before, after))
             if old != new:
-                was, now = units(old), units(new)
-                names = {name for name in {*was, *now} if was.get(name) != now.get(name)}
-                differing |= {Unit(package, file, name) for name in names}
+                differing |= {Unit(package, file, name) for name in names_that_differ(old, new)}
     return frozenset(differing)
 
 
-def units(source: bytes) -> Mapping[str, str]:
-    """A digest of each function of a file and of its body, by qualified names, without comments and docstrings.
+def names_that_differ(old: bytes, new: bytes) -> set[str]:
+    """The functions, by qualified names, and the body of a file that aren't the same in two versions of it, whatever
+    their comments and docstrings."""
+    was, now = parts(old), parts(new)
+    return {name for name in {*was, *now} if not _same(was.get(name, []), now.get(name, []))}
 
-    Of a file that isn't there, nothing; of one that this Python can't read, its body is all of it.
+
+def _same(before: Sequence[Part], after: Sequence[Part]) -> bool:
+    """Whether parts have the same text or, which takes longer to say, the same syntax tree."""
+    if [text for text, _ in before] == [text for text, _ in after]:
+        return True
+    trees = [(old, new) for (_, old), (_, new) in zip(before, after, strict=False) if old and new]
+    alike = (ast.dump(old, annotate_fields=False) == ast.dump(new, annotate_fields=False) for old, new in trees)
+    return len(before) == len(after) == len(trees) and all(alike)
+
+
+def parts(source: bytes) -> Mapping[str, Sequence[Part]]:
+    """The functions of a file by qualified names, each taken out of what is around it, and what is left as its body.
+
+    Of a file that isn't there, nothing; of one that this Python can't read, its body is all of it. One name may be
+    defined several times.
     """
     if not source:
         return {}
     try:
         tree = ast.parse(source)
-        split = Split()
-        split.visit(tree)
-        split.add(BODY, tree)
+        split = Split(decode_source(source).split("\n"))
+        split.within("", tree)
     except (SyntaxError, *UNREADABLE):
-        return {BODY: hashlib.blake2b(source).hexdigest()}
-    return split.digests
+        return {BODY: [(source.decode("latin-1"), None)]}
+    split.add(BODY, "".join(split.lines), tree)
+    return split.parts
 
 
-class Split(ast.NodeTransformer):
-    """Takes functions out of what is around them, the innermost first; one may be defined several times."""
+class Split:
+    """Takes functions out of what is around them, the innermost first."""
 
-    def __init__(self) -> None:
-        self.digests: dict[str, str] = {}
-        self.around = ""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self.function(node)
-
-    def function(self, node: Function) -> None:
-        name = self.around + node.name
-        self.within(f"{name}.<locals>.", node)
-        self.add(name, node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        self.within(f"{self.around}{node.name}.", node)
-        without_docstring(node)
-        return node
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        self.parts: dict[str, list[Part]] = {}
 
     def within(self, around: str, node: ast.AST) -> None:
-        before, self.around = self.around, around
-        self.generic_visit(node)
-        self.around = before
+        """Take the functions out of a node's statements."""
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [each for each in value if not self.takes(around, each)]
 
-    def add(self, name: str, node: Function | ast.Module) -> None:
+    def takes(self, around: str, node: ast.AST) -> bool:
+        """Whether a node is a function, which is taken out with those within it."""
+        if isinstance(node, Function):
+            name = around + node.name
+            first = min(each.lineno for each in (node, *node.decorator_list))
+            self.within(f"{name}.<locals>.", node)
+            self.add(name, "\n".join(self.lines[first - 1 : node.end_lineno]), node)
+            return True
+        if isinstance(node, ast.ClassDef):
+            self.within(f"{around}{node.name}.", node)
+            without_docstring(node)
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            self.within(around, node)
+        return False
+
+    def add(self, name: str, text: str, node: Function | ast.Module) -> None:
         without_docstring(node)
-        text = self.digests.get(name, "") + ast.dump(node, annotate_fields=False)
-        self.digests[name] = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        self.parts.setdefault(name, []).append((text, node))
 
 
 def without_docstring(node: Function | ast.ClassDef | ast.Module) -> None:

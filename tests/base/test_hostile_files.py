@@ -105,7 +105,7 @@ def test_records_that_are_nested_too_deeply_are_none(tmp_path):
         (tmp_path / "run.json").symlink_to(there)
         with pytest.raises(UsageError, match=r"no readable run\.json"):
             storage.RunFolder(tmp_path).info()
-    assert {*units.units(f"x = {'(' * DEEP}".encode())} == {units.BODY}
+    assert {*units.parts(f"x = {'(' * DEEP}".encode())} == {units.BODY}
     with pytest.raises(UNREADABLE):
         msgspec.json.decode(BRACKETS)
 
