@@ -101,9 +101,7 @@ def test_a_traceback_that_is_cut_is_asked_for_whole():
     assert "a traceback begins at train.log:2, and its last line names the error: paste that too" in printed(answer)
 
 
-WARNING = (
-    "/x/torch/utils/checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
-)
+WARNING = "/x/checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
 
 
 @pytest.mark.parametrize("norm", ["0.0", "0.5", None])
