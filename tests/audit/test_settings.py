@@ -330,7 +330,6 @@ def main():
 """
 SH = 'accelerate launch --use_deepspeed --zero_stage 2 --num_processes 8 train.py "$@"\n'
 MOST = {"checkpointing": {"reentrant"}, "precision": {"bf16"}, "adapter": {"yes"}}
-ALL_OF_ZERO3 = {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"}
 ACCUMULATES, CLIPS = {"accumulation": {"yes"}}, {"no gradient_clipping": {"no"}}
 KINDS = {
     "axolotl": (
@@ -339,7 +338,7 @@ KINDS = {
     ),
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
-        {**MOST, "strategy": ALL_OF_ZERO3, "trainer": {"dpo", "another"}, **ACCUMULATES},
+        {**MOST, "strategy": family("zero3"), "trainer": {"dpo", "another"}, **ACCUMULATES},
     ),
     "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (

@@ -274,11 +274,7 @@ def test_a_place_that_leaves_one_failure_alone_leaves_the_others_behind_it():
     [
         ("ValueError: expects all parameters to have same dtype", MIXED),
         ("RuntimeError: expected there to be only one unique element in <generator object <genexpr> at 0x7f>", MIXED),
-        (
-            "RuntimeError: setStorage: sizes [8, 2], strides [1, 8], storage offset 0, and itemsize 2 requiring a "
-            "storage size of 32 are out of bounds for storage of size 0",
-            OUTSIDE,
-        ),
+        ("RuntimeError: setStorage: sizes [8, 2], strides [1, 8] are out of bounds for storage of size 0", OUTSIDE),
         ("AssertionError: Attempted to load weight (torch.Size([0])) into parameter (torch.Size([9, 8]))", SAVED_EMPTY),
     ],
 )

@@ -142,16 +142,10 @@ def test_law_lines_that_are_passed_over_change_no_answer(lines):
     assert diagnosed(*lines, closely=True) == diagnosed(*lines)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["loss doesn't go down"],
-        ["saved adapter is 443 bytes."],
-        ["the", "loss", "is", "flat"],
-        ["model.bin has few bytes and loads nothing"],
-        ["卡住不动"],
-    ],
-)
+SENTENCES = ["loss doesn't go down", "saved adapter is 443 bytes.", "model.bin has few bytes and is no use", "卡住不动"]
+
+
+@pytest.mark.parametrize("words", [*([each] for each in SENTENCES), ["the", "loss", "is", "flat"]])
 def test_a_sentence_is_text_and_no_missing_file(asked, words):
     """Breaks when somebody who has no error, but words, hears of a file."""
     code, out, errors = asked("diagnose", *words)
