@@ -77,15 +77,10 @@ def test_a_diagnosis_prints_as_the_command_does_and_takes_a_text(asked, tmp_path
 
 @pytest.mark.parametrize(
     ("log", "reason"),
-    [
-        ("my log.txt", "my log.txt can't be read"),
-        (ROOT, "name the logs in it"),
-        ("", "the log is empty"),
-        (["a", "b"], "not a list"),
-    ],
+    [("my log.txt", "my log.txt can't be read"), (ROOT, "name the logs in it"), ("", "the log is empty")],
 )
 def test_what_is_no_log_is_refused(log, reason):
-    """Breaks when a typo in a file's name is answered as a log without an error, or a list of logs is a TypeError."""
+    """Breaks when a typo in a file's name is answered as a log without an error."""
     with pytest.raises(faultline.UsageError, match=reason):
         faultline.diagnose(log)
 
@@ -180,16 +175,11 @@ def test_a_function_is_looked_for_where_it_stands():
     assert target.written(wrapper) == "tests/api/test_api.py:build"
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
-        ({"stack": "trl==1.12.0", "python": "python3"}, "stack and python exclude each other"),
-    ],
-)
-def test_what_can_not_be_asked_is_refused(given, reason):
-    with pytest.raises(faultline.UsageError, match=reason):
-        faultline.check(build, **given)
+def test_what_can_not_be_asked_is_refused():
+    with pytest.raises(faultline.UsageError, match="unknown precision 'fp8'"):
+        faultline.check(build, precision=["fp32", "fp8"])
+    with pytest.raises(faultline.UsageError, match="stack and python exclude each other"):
+        faultline.check(build, stack="trl==1.12.0", python="python3")
 
 
 def test_installed_packages_are_not_where_ranks_look_beside_the_stack(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -275,15 +276,12 @@ def test_a_folder_that_can_not_be_read_is_skipped_with_a_note(tmp_path, monkeypa
     assert code == 2 and len(errors) == 1 and "no requirements, lock file or training config in" in errors[0]
 
 
-BOMB = "a: &a [x, x]\n" + "".join(
-    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefghijklmno", "bcdefghijklmnop", strict=True)
-)
+BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
 MERGES = "a: &a {x: 1}\n" + "".join(
-    f"{b}: &{b} {{<<: [*{a}, *{a}, *{a}, *{a}, *{a}]}}\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
+    f"{b}: &{b} {{<<: [*{a}, *{a}, *{a}, *{a}, *{a}]}}\n" for a, b in pairwise("abcdefghijk")
 )
-LEVELS = "".join(
-    f"class A{n}_{i}({', '.join(f'A{n + 1}_{j}' for j in range(30))}): pass\n" for n in range(9) for i in range(30)
-)
+BASES = [", ".join(f"A{n}_{i}" for i in range(30)) for n in range(1, 10)]
+LEVELS = "".join(f"class A{n}_{i}({bases}): pass\n" for n, bases in enumerate(BASES) for i in range(30))
 HOSTILE = {
     "missing.txt": None,
     "empty.txt": b"",
@@ -366,8 +364,8 @@ KEYS = (
     "packages package name version lock-version project dependencies optional-dependencies dependency-groups tool "
     "poetry _meta default develop channels pip trl"
 ).split()
-PLAIN = st.one_of(
-    st.none(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["trl==1", "^1", "1.0", "trl=1"])
+PLAIN = (
+    st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["trl==1", "^1", "1.0", "trl=1"])
 )
 SHAPES = st.recursive(
     PLAIN,

@@ -27,12 +27,8 @@ def match_of(result, name):
 
 def test_each_recipe_is_judged_by_itself(tmp_path):
     """Breaks when what one recipe sets is an alternative of what another does, so that nothing is certain of either."""
-    files = {
-        "requirements.txt": OLD,
-        "a.yaml": ZERO2,
-        "bad.yaml": REENTRANT,
-        "good.yaml": REENTRANT.replace("true", "false"),
-    }
+    files = {"requirements.txt": OLD, "a.yaml": ZERO2, "bad.yaml": REENTRANT}
+    files["good.yaml"] = REENTRANT.replace("true", "false")
     run = LAUNCH.format("bad.yaml") + LAUNCH.format("good.yaml")
     result = audited(put(tmp_path, {**files, "run.sh": run}))
     assert [name.split()[0] for name in result.recipes] == ["bad.yaml", "good.yaml"]
@@ -143,9 +139,7 @@ def test_every_default_has_its_releases_and_its_line_upstream():
 
 
 LLAMA = "stage: sft\nfinetuning_type: lora\noutput_dir: o\ndeepspeed: z3.json\ntemplate: x\n"
-AXOLOTL = (
-    "base_model: x\ndatasets: []\nadapter: lora\ngradient_checkpointing: true\ndeepspeed: z3.json\noutput_dir: o\n"
-)
+AXOLOTL = "base_model: x\ndatasets: []\nadapter: lora\ngradient_checkpointing: true\ndeepspeed: z3.json\n"
 TRL = "trainer: sft\noutput_dir: o\nuse_peft: false\ngradient_checkpointing: true\n"
 ADAPTER = TRL.replace("false", "true") + "deepspeed: z3.json\n"
 SWIFT = "swift sft --train_type lora --deepspeed zero3 --output_dir o\n"

@@ -102,9 +102,7 @@ SAID = {
         ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 8}}", {"zero3-hpz"}),
         ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 1}}", {"zero3", "zero3-small"}),
         ("fsdp_version: 2\nfsdp_config: {offload_params: false}\nbase_model: x\nmicro_batch_size: 1", {"fsdp2"}),
-        ("deepspeed: {zero_optimization: {stage: 2, reduce_bucket_size: auto}}\noutput_dir: x", {"zero2-small"}),
         ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", {"zero2-offload"}),
-        ("deepspeed: examples/deepspeed/ds_z3_config.json", family("zero3")),
         ("fsdp: fsdp2\ntuner_type: lora", {"fsdp2"}),
         ("deepspeed: configs/zero3_bf16.json", family("zero3")),
         ("deepspeed: zero2_offload", {"zero2-offload"}),
@@ -128,12 +126,17 @@ SAID = {
         ("finetuning_type: lora\ndisable_gradient_checkpointing: true", {"off"}),
         ("finetuning_type: lora\ndisable_gradient_checkpointing: false\nuse_reentrant_gc: false", {"non-reentrant"}),
         ("fsdp: full_shard\nfsdp_config: {fsdp_activation_checkpointing: true}", {"non-reentrant"}),
+        ("tuner_type: lora\ngradient_checkpointing_kwargs: '{\"use_reentrant\": true}'", {"off", "reentrant"}),
         ("output_dir: x", None),  # the default is TRL's, or transformers'
     ],
+    "precision": [
+        ("tuner_type: lora\ntorch_dtype: bfloat16", {"bf16"}),
+        ("output_dir: x\ntorch_dtype: bfloat16", None),  # only ms-swift trains in the weights' precision
+    ],
     "adapter": [
-        ("use_peft: true\nlora_r: 8", {"yes"}),
         ("use_peft: false\nlora_r: 8", {"no"}),
         ("lora_r: 8", {"yes"}),
+        ("tuner_type: lora\nrlhf_type: dpo", {"yes"}),
         ("base_model: x\nadapter: qlora\nmicro_batch_size: 1", {"yes"}),
         ("base_model: x\nadapter:\nmicro_batch_size: 1", {"no"}),
         ("finetuning_type: full", {"no"}),
@@ -141,7 +144,6 @@ SAID = {
     ],
     "trainer": [
         ("rlhf_type: gkd", {"gkd", "gkd_on_policy", OTHER_TRAINER}),
-        ("stage: dpo\nfinetuning_type: lora", {"dpo", OTHER_TRAINER}),
         ("stage: sft\nfinetuning_type: lora", {OTHER_TRAINER}),
         ("rl: orpo\nbase_model: x", {OTHER_TRAINER}),
         ("base_model: x\ndatasets: []", {OTHER_TRAINER}),
@@ -150,7 +152,6 @@ SAID = {
         ("reward_funcs: [accuracy]\nnum_generations: 4", {"grpo", "rloo"}),
     ],
     "accumulation": [
-        ("gradient_accumulation_steps: 4\noutput_dir: x", {"yes"}),
         ("gradient_accumulation_steps: 1\noutput_dir: x", {"no"}),
         ("gradient_accumulation_steps: auto\noutput_dir: x", None),
         ('{"zero_optimization": {}, "gradient_accumulation_steps": 4}', {"yes"}),
@@ -161,6 +162,7 @@ SAID = {
         ('{"zero_optimization": {}, "gradient_clipping": 0.0}', {"no"}),
         ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", {"yes"}),
         ("deepspeed: not_there_z2.json\noutput_dir: x", None),
+        ("deepspeed: zero2\ntuner_type: lora", {"no"}),  # ms-swift's own config has it
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", None),
     ],
     "sharded state dict": [
@@ -319,40 +321,15 @@ deepspeed: examples/deepspeed/ds_z3_config.json  # choices: [ds_z0_config.json, 
 gradient_accumulation_steps: 8
 bf16: true
 """
-SWIFT = """\
-rlhf_type: dpo
-tuner_type: lora
-torch_dtype: bfloat16
-gradient_checkpointing: true
-gradient_checkpointing_kwargs: '{"use_reentrant": true}'
-gradient_accumulation_steps: 16
-deepspeed: zero2
-"""
 TRAIN = """\
-from peft import LoraConfig
-from trl import GRPOConfig, GRPOTrainer
-
-
 def main():
     args = GRPOConfig(
-        output_dir="out", num_generations=8, gradient_checkpointing=True,
-        gradient_checkpointing_kwargs={"use_reentrant": True}, bf16=True,
+        output_dir="out", bf16=True, gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True}
     )
-    adapter = LoraConfig(r=8, target_modules="all-linear")
-    GRPOTrainer("Qwen/Qwen2.5-0.5B", reward, args=args, train_dataset=data, peft_config=adapter).train()
+    GRPOTrainer("model", reward, args=args, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
 """
-SH = "#!/usr/bin/env bash\nset -euo pipefail\n"
-SH += 'accelerate launch --use_deepspeed --zero_stage 2 --num_processes 8 train.py "$@"\n'
-UV = """\
-[project]
-name = "ours"
-version = "0"
-dependencies = ["trl", "torch==2.13.0", "transformers==4.49.0", "peft==0.14.0", "accelerate==1.4", "deepspeed==0.16.4"]
-[tool.uv.sources]
-trl = { git = "https://github.com/huggingface/trl", tag = "v0.15.2" }
-"""
+SH = 'accelerate launch --use_deepspeed --zero_stage 2 --num_processes 8 train.py "$@"\n'
 MOST = {"checkpointing": {"reentrant"}, "precision": {"bf16"}, "adapter": {"yes"}}
-ALL_OF_ZERO3 = {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"}
 ACCUMULATES, CLIPS = {"accumulation": {"yes"}}, {"no gradient_clipping": {"no"}}
 KINDS = {
     "axolotl": (
@@ -361,15 +338,11 @@ KINDS = {
     ),
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
-        {**MOST, "strategy": ALL_OF_ZERO3, "trainer": {"dpo", "another"}, **ACCUMULATES},
-    ),
-    "ms-swift": (
-        {"dpo.yaml": SWIFT},
-        {**MOST, "strategy": ZERO2, "trainer": {"dpo", "another"}, **ACCUMULATES, **CLIPS},
+        {**MOST, "strategy": family("zero3"), "trainer": {"dpo", "another"}, **ACCUMULATES},
     ),
     "TRL's YAML": (GRPO, {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS}),
     "a script and its code": (
-        {"train.sh": SH, "src/train.py": TRAIN, "pyproject.toml": UV},
+        {"train.sh": SH, "src/train.py": TRAIN, "requirements.txt": GRPO["requirements.txt"]},
         {**MOST, "strategy": ZERO2, "trainer": {"grpo"}, **CLIPS, "own max_grad_norm": {"yes"}},
     ),
 }

@@ -195,10 +195,8 @@ def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):
     name = os.fsdecode(b"\xff.txt")
     (tmp_path / name).write_text("trl==0.15.2\n")
     assert sarif.artifact(tmp_path / name) == {"uri": "%FF.txt", "uriBaseId": sarif.BASE}
-    for form in ("sarif", "github", "json"):
-        code, out, lines = asked(
-            "audit", "--format" if form != "json" else "--json", *([form] * (form != "json")), name
-        )
+    for form in (["--format", "sarif"], ["--format", "github"], ["--json"]):
+        code, out, lines = asked("audit", *form, name)
         assert code in (0, 1) and out and not lines
 
 

@@ -24,8 +24,7 @@ def half_free(monkeypatch):
     ],
 )
 @pytest.mark.parametrize(
-    ("limit", "expected"),
-    [("4000", 4000 - 3000 + 500), ("2000", 0), ("max", FREE), (str(1 << 62), FREE)],
+    ("limit", "expected"), [("4000", 4000 - 3000 + 500), ("2000", 0), ("max", FREE), (str(1 << 62), FREE)]
 )
 def test_a_container_has_what_its_limit_leaves(half_free, tmp_path, files, pages, limit, expected):
     """Breaks when more workers start than a container has memory for, or fewer for pages that Linux gives back."""

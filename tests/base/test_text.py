@@ -16,12 +16,8 @@ from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failures
 from faultline.strategies import naming
 
-LINE = (
-    "  verified     a forward pass through the modules of these parameters, with weight 0 in the loss  [18 of 18 cells]"
-)
-COMMAND = (
-    "Reproduce      faultline run --failure zero3_dummy_loss --strategy zero3 --checkpointing reentrant,non-reentrant"
-)
+LINE = "  verified     a forward pass through the modules of parameters, with weight 0 in the loss  [18 of 18 cells]"
+COMMAND = "Reproduce      faultline run --failure zero3_dummy_loss --strategy zero3 --checkpointing off,non-reentrant"
 
 
 def written(text, width=60, terminal=True):
@@ -76,7 +72,6 @@ STRATEGIES = strategies.names()
         ("grpo", failures(), ["grpo_lora_no_grad"]),
         ("double_reduction", failures(), ["zero_double_reduction"]),
         ("diagnos", ("diagnose", "check"), ["diagnose"]),
-        ("zero_double_reductoin", failures(), ["zero_double_reduction"]),
         *((name, STRATEGIES, []) for name in ("nope", "foo", "x", "")),
         *((name, [other], []) for name, other in (("seen", "server"), ("rank", "trains"), ("fp16", "fsdp2"))),
     ],

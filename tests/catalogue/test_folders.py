@@ -53,12 +53,8 @@ def test_variants_follow_from_claims(folder):
         )
     }, checkpointing=("off",))"""
     variants = load(folder(text)).variants
-    assert {v.name: v.strategies for v in variants} == {
-        "broken": ("*",),
-        "kept": ("ddp",),
-        "sft-broken": ("*",),
-        "sft-mended": ("zero*",),
-    }
+    names = {v.name: v.strategies for v in variants}
+    assert names == {"broken": ("*",), "kept": ("ddp",), "sft-broken": ("*",), "sft-mended": ("zero*",)}
     assert {v.checkpointing for v in variants} == {("off",)}
 
 

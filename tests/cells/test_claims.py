@@ -137,11 +137,8 @@ CELLS = st.builds(
     world_size=st.just(2),
     device=st.just("cpu"),
 )
-OUTCOMES = st.dictionaries(
-    CELLS,
-    st.builds(Did, st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
-    max_size=30,
-)
+DID = st.builds(Did, st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"]))
+OUTCOMES = st.dictionaries(CELLS, DID, max_size=30)
 CLAIMS = st.sampled_from(KINDS)
 
 

@@ -19,17 +19,7 @@ from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Signature
 from faultline.cells import claims
-from faultline.cells.cell import (
-    AXES,
-    CHECKPOINTING,
-    DEVICES,
-    LIVES,
-    PRECISIONS,
-    WORLD_SIZES,
-    Cell,
-    default_world,
-    every_cell,
-)
+from faultline.cells.cell import AXES, CHECKPOINTING, DEVICES, LIVES, PRECISIONS, WORLD_SIZES, Cell, every_cell
 from faultline.cells.rules import IMPOSSIBLE, every_rule, possible
 from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
@@ -151,7 +141,7 @@ def named(asked):
 
 def runs(cell, variant, asked):
     """Whether a cell of the named values runs if this is asked for, as the sentences say that `list` shows."""
-    usual, bf16 = cell.world_size == default_world(cell), cell.precision == "bf16"
+    usual, bf16 = cell.world_size == strategies.usual_ranks(cell.strategy), cell.precision == "bf16"
     mechanism = cell.variant == "broken" and cell.checkpointing != "non-reentrant"  # where it costs the least
     if not asked.checkpointing and not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
         return False

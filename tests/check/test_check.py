@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline.base.errors import (
-    EXIT_AS_EXPECTED,
-    EXIT_UNDECIDED,
-    EXIT_UNEXPECTED,
-    NotExportable,
-    ServerDied,
-    UsageError,
-)
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
@@ -124,17 +117,14 @@ def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
     assert reason.format(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("detail", "said"),
-    [
+def test_ranks_that_work_are_not_told_of_collectives():
+    """Breaks when somebody looks for a rank that waits, where a backward pass runs again and again."""
+    for detail, said in (
         ("every rank stood at the same place for 20 s; rank 0: wait (a.py:1)", "Every rank has to call"),
         ("still running after 120 s; rank 0: forward (linear.py:134)", "its ranks were at work all the time"),
-    ],
-)
-def test_ranks_that_work_are_not_told_of_collectives(detail, said):
-    """Breaks when somebody looks for a rank that waits, where a backward pass runs again and again."""
-    [group] = findings.groups([entry("hangs", signature="no-progress", detail=detail, ranks=())])
-    assert next_steps.mismatched(group)[0].startswith(said)
+    ):
+        [group] = findings.groups([entry("hangs", signature="no-progress", detail=detail, ranks=())])
+        assert next_steps.mismatched(group)[0].startswith(said)
 
 
 def test_units_are_named_where_a_first_forward_pass_differs():
@@ -398,9 +388,8 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
     facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
     names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
-    assert remarks.by_rank([entry(by_rank=names, facts=facts)]) == [
-        "exits: run on some ranks only, whatever their rows are"
-    ]
+    [line] = remarks.by_rank([entry(by_rank=names, facts=facts)])
+    assert line == "exits: run on some ranks only, whatever their rows are"
 
 
 def test_a_script_is_offered_where_there_is_one():
@@ -422,7 +411,7 @@ def test_what_a_script_can_show_is_exported_first(monkeypatch):
         script.chosen([entry()])
     refused = script.Written(refused="some of its blocks share weights")
     monkeypatch.setattr(script, "_written", lambda *given: refused)
-    with pytest.raises(NotExportable, match="share weights"):
+    with pytest.raises(script.NotExportable, match="share weights"):
         script.write(target.parse(f"{__file__}:entry", ""), entry("diverges"), Path("repro.py"), "python")
 
 
@@ -825,19 +814,15 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(checked, tmp_pat
     assert code == 2 and "changed since" in line
 
 
-GPU = entry("impossible", detail="it needs a GPU")
+GPU, ALONE = entry("impossible", detail="it needs a GPU"), entry(where="single")
 
 
 @pytest.mark.parametrize(
     ("cells", "code", "said"),
     [
-        (
-            [entry(where="single")],
-            EXIT_UNDECIDED,
-            "UNKNOWN: only a single process could be run. Ask for other strategies",
-        ),
+        ([ALONE], EXIT_UNDECIDED, "UNKNOWN: only a single process could be run. Ask for other strategies"),
         ([GPU], EXIT_UNDECIDED, "UNKNOWN: no cell could be run. What stands against the others"),
-        ([entry(where="single"), GPU], EXIT_UNDECIDED, "others: it needs a GPU."),
+        ([ALONE, GPU], EXIT_UNDECIDED, "others: it needs a GPU."),
         ([entry("diverges", "single"), GPU], EXIT_UNEXPECTED, "1 of 2 configurations"),
         ([entry(where="zero2"), GPU], EXIT_AS_EXPECTED, "trains like a single process"),
     ],
@@ -853,22 +838,20 @@ def test_nothing_is_promised_of_strategies_that_were_not_run(monkeypatch, capsys
 
 def test_weights_that_may_be_wrong_because_of_buffers_are_told_beside_them():
     """Breaks when both are one problem, and only the buffers of it are shown."""
-    checked = Checked(
-        facts=Facts(model="Model"), causes=(oracle.Cause("differs", "weights"), oracle.Cause("buffers-apart", ""))
-    )
+    checked = Checked(facts=FACTS, causes=(oracle.Cause("differs", "weights"), oracle.Cause("buffers-apart", "")))
     both = entry("diverges", "zero2", signature="buffers-apart", detail="weights; buffers", checked=checked)
     lines = next_steps.next_steps(findings.groups([both])[0], [both])
     assert any("for another reason" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("facts", "offered"), [({"unequal": ("left",)}, False), ({"no_gradient": ("left.weight",)}, True)]
+    ("facts", "told"), [({"unequal": ("left",)}, False), ({"no_gradient": ("left.weight",)}, True)]
 )
-def test_what_other_rows_train_is_not_to_be_frozen(facts, offered):
+def test_what_other_rows_train_is_not_to_be_frozen(facts, told):
     """Breaks when experts that other ranks train are called unused parameters, to be frozen."""
     [group] = findings.groups([raises(WAITS, facts=replace(FACTS, **facts))])
     assert group.failure.name == "ddp_unused_vision_tower"
-    assert any("freeze" in fate.claim.text for fate in group.fates) is offered
+    assert any("freeze" in fate.claim.text for fate in group.fates) is told
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])

@@ -21,10 +21,8 @@ FAILURES = loading.failures()
 def examples(page):
     """The commands that a page of help shows as examples, as words."""
     lines = page.partition("\nExamples:\n")[2].splitlines()
-    commands = [
-        re.split(r"\)\"?$| {3,}| \|", re.sub(r".*?\bfaultline ", "", line))[0] for line in lines if line[:2] == "  "
-    ]
-    return [shlex.split(command) for command in commands]
+    shown = [re.sub(r".*?\bfaultline ", "", line) for line in lines if line[:2] == "  "]
+    return [shlex.split(re.split(r"\)\"?$| {3,}| \|", command)[0]) for command in shown]
 
 
 def unfit(words, out):

@@ -74,9 +74,8 @@ def test_what_is_no_option_of_sbatch_or_the_scripts_own_is_refused(option, words
 
 
 def test_options_reach_both_jobs_but_the_merge_takes_no_whole_node():
-    texts = slurm.scripts(
-        Nodes(2, 4, options=["account=me", "--exclusive", "mem=100G"]), Run([], *[slurm.Path("/x")] * 2)
-    )
+    nodes = Nodes(2, 4, options=["account=me", "--exclusive", "mem=100G"])
+    texts = slurm.scripts(nodes, Run([], *[slurm.Path("/x")] * 2))
     assert "#SBATCH --gres=gpu:4\n" in texts["shards.sbatch"] and "gres" not in texts["merge.sbatch"]
     assert all("#SBATCH --account=me\n" in texts[name] for name in ("shards.sbatch", "merge.sbatch"))
     assert "--exclusive" in texts["shards.sbatch"] and "--mem" in texts["shards.sbatch"]

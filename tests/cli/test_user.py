@@ -76,9 +76,8 @@ def test_without_an_environment_it_says_how_to_get_one(call, tmp_path):
     copy.parent.mkdir(parents=True)
     shutil.copy(ROOT / "bin" / "faultline", copy)
     code, _, errors = call("list", program=copy)
-    assert code == 2 and errors == (
-        f"faultline: there is no environment yet; make it with: make -C '{tmp_path}/bare' setup\n"
-    )
+    advice = f"faultline: there is no environment yet; make it with: make -C '{tmp_path}/bare' setup\n"
+    assert (code, errors) == (2, advice)
 
 
 @pytest.mark.slow

@@ -95,9 +95,8 @@ def test_only_the_beginning_of_a_long_line_is_searched():
         results = list(lines.split([line * 3]))
         assert results and all(len(each) <= most for _, each in results), name
     long = (itertools.chain(repeated(piece, 32 * MIB), [b"\n"]) for piece in PIECES)
-    code, out, errors = diagnosed(
-        content=itertools.chain(*long, *(repeated(each, 32 * MIB) for each in BREAKS.values()))
-    )
+    every = itertools.chain(*long, *(repeated(each, 32 * MIB) for each in BREAKS.values()))
+    code, out, errors = diagnosed(content=every)
     harmless(out, errors)
     assert code == 1
 

@@ -129,11 +129,7 @@ SHOWN = {
     "Erreur: mémoire\n".encode("latin-1"): ["Erreur: mémoire"],
     b"\r  0%|  | 0/3\r 50%|# | 1/3\r100%|##| 3/3Traceback\n": ["100%|##| 3/3Traceback"],  # what the bar showed last
     # Docker's logs, torchrun's error files, notebooks, a collector's JSON over several lines.
-    b'{"log":"Traceback:\\n  File \\"x\\", line 1\\nE: no\\n","stream":""}\n': [
-        "Traceback:",
-        '  File "x", line 1',
-        "E: no",
-    ],
+    b'{"log":"Traceback:\\n  File \\"x\\"\\nE: no\\n","stream":""}\n': ["Traceback:", '  File "x"', "E: no"],
     b'{"message": {"message": "x", "extraInfo": {"py_callstack": "Traceback:\\nE: no\\n"}}}\n': ["Traceback:", "E: no"],
     b'      "\\u001b[0;31mRuntimeError\\u001b[0m: Expected to\\nfinish",\n': ["RuntimeError: Expected to", "finish"],
     b'      "message": "RuntimeError: x",\n': ["RuntimeError: x"],

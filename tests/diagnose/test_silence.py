@@ -101,9 +101,7 @@ def test_a_traceback_that_is_cut_is_asked_for_whole():
     assert "a traceback begins at train.log:2, and its last line names the error: paste that too" in printed(answer)
 
 
-WARNING = (
-    "/x/torch/utils/checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
-)
+WARNING = "/x/checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
 
 
 @pytest.mark.parametrize("norm", ["0.0", "0.5", None])
@@ -144,16 +142,10 @@ def test_law_lines_that_are_passed_over_change_no_answer(lines):
     assert diagnosed(*lines, closely=True) == diagnosed(*lines)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["loss doesn't go down"],
-        ["saved adapter is 443 bytes."],
-        ["the", "loss", "is", "flat"],
-        ["model.bin has few bytes and loads nothing"],
-        ["卡住不动"],
-    ],
-)
+SENTENCES = ["loss doesn't go down", "saved adapter is 443 bytes.", "model.bin has few bytes and is no use", "卡住不动"]
+
+
+@pytest.mark.parametrize("words", [*([each] for each in SENTENCES), ["the", "loss", "is", "flat"]])
 def test_a_sentence_is_text_and_no_missing_file(asked, words):
     """Breaks when somebody who has no error, but words, hears of a file."""
     code, out, errors = asked("diagnose", *words)

@@ -63,9 +63,7 @@ def test_an_error_that_was_survived_is_not_the_cause():
     assert cause(died[:-20], traceback("KeyError: 'y'")) == ("KeyError: 'y'", None)
     end = traceback("KeyError: 'two'")
     again = events_of(text + "{'loss': 0.1}\n" + end + "{'loss': 0.1}\n" + end).cause()
-    assert (again.text, again.survived, again.number) == ("KeyError: 'two'", False, 16), (
-        "it came again after it was survived"
-    )
+    assert (again.text, again.survived, again.number) == ("KeyError: 'two'", False, 16), "it came again at the end"
 
 
 SHAPES = {
@@ -73,14 +71,11 @@ SHAPES = {
     "cut off at its head": (FRAMES + "ValueError: x\n", "ValueError: x"),
     "one line alone": ("ValueError: x\n", "ValueError: x"),
     "its repr": ("uncaught exception: RuntimeError('x and y')\n", "RuntimeError: x and y"),
-    "a type with its message below": (
-        traceback("torch.OutOfMemoryError:\nCUDA out of memory."),
-        "torch.OutOfMemoryError: CUDA out of memory.",
+    "its message below": (
+        traceback("torch.OutOfMemoryError:\nout of memory."),
+        "torch.OutOfMemoryError: out of memory.",
     ),
-    "a bare assert": (
-        traceback("AssertionError").replace("trainer.train()", "assert a == b"),
-        "AssertionError: assert a == b",
-    ),
+    "a bare assert": (traceback("AssertionError").replace("trainer.train()", "assert a"), "AssertionError: assert a"),
     "indented by a launcher": (
         "  traceback : Traceback (most recent call last):\n"
         + "".join(f"    {line}\n" for line in f"{FRAMES}ValueError: x".splitlines()),
@@ -126,14 +121,8 @@ SHAPES = {
         "Exception raised from f\n",
         "c10::Error: out of range\nException raised from f",
     ),
-    "killed": (
-        "E0402 10:11:12.3 9 x/api.py:8] failed (exitcode: -9) local_rank: 1 (pid: 4) of binary: python\n",
-        "SIGKILL",
-    ),
-    "DeepSpeed's launcher": (
-        "[2025-01-01 00:00:00,000] [ERROR] [launch.py:3:main] exits with return code = -11\n",
-        "SIGSEGV",
-    ),
+    "torchrun's": ("E0402 10:11:12.3 9 x/api.py:8] failed (exitcode: -9) local_rank: 1 of binary: python\n", "SIGKILL"),
+    "DeepSpeed's": ("[2025-01-01 00:00:00,000] [ERROR] [launch.py:3:main] exits with return code = -11\n", "SIGSEGV"),
     "the kernel": ("[12345.678901] Out of memory: Killed process 4242 (python)\n", "SIGKILL"),
     "a shell": ("run.sh: line 3: 4242 Killed                  python train.py\n", "SIGKILL"),
 }
@@ -185,15 +174,14 @@ def test_a_log_of_errors_alone_ends():
 
 def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
     """Breaks when a run that survived hundreds of errors is told of the first of them."""
-    survived = [traceback(f"ValueError: survived {n}") + "{'loss': 0.1}\n" for n in range(diagnose_reader.MOST + 50)]
+    numbers = range(diagnose_reader.MOST + 50)
+    survived = [traceback(f"ValueError: survived {n}") + "{'loss': 0.1}\n" for n in numbers]
     answer = events_of("".join(survived) + traceback("KeyError: 'the end'"))
     assert answer.cause().text == "KeyError: 'the end'" and len(answer.events) == diagnose_reader.MOST
     assert answer.more == 51 and answer.events[0].text == "ValueError: survived 51", "the oldest make room"
-    noise = "".join(
-        f"[rank{n}]: RuntimeError: Connection closed by peer {n}\n" for n in range(diagnose_reader.MOST + 50)
-    )
+    noise = "".join(f"[rank{n}]: RuntimeError: Connection closed by peer {n}\n" for n in numbers)
     assert cause(noise + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
-    lines = "".join(f"ValueError: {n}\n" for n in range(diagnose_reader.MOST + 50))
+    lines = "".join(f"ValueError: {n}\n" for n in numbers)
     assert cause(lines + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None), "a line outweighs it"
 
 

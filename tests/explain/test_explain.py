@@ -44,10 +44,8 @@ def test_every_word_is_explained():
         "Failures": failures(),
     }
     kinds = {name: [word.kind for word in entries] for name, entries in WORDS.items()}
-    unexplained = [
-        (str(name), kind) for kind, names in used.items() for name in names if kind not in kinds.get(str(name), ())
-    ]
-    assert unexplained == []
+    words = [(str(word), kind) for kind, words in used.items() for word in words]
+    assert [(word, kind) for word, kind in words if kind not in kinds.get(word, ())] == []
     assert [word for entries in WORDS.values() for word in entries if not word.text] == []
 
 

@@ -27,20 +27,7 @@ from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading, stories
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
-from faultline.export import (
-    emit,
-    fold,
-    inline,
-    issue,
-    names,
-    parse,
-    program,
-    prove,
-    special_cases,
-    specialise,
-    specialise_calls,
-    tidy,
-)
+from faultline.export import emit, fold, inline, issue, names, parse, program, prove, special_cases, specialise, tidy
 from faultline.maintain import reports
 from faultline.observations import measured
 
@@ -620,7 +607,7 @@ def test_a_program_has_what_its_main_part_uses_each_behind_what_it_uses_itself(t
     )
     made = program.gather(parse.Sources(tmp_path, 4), "STEPS = 2\ndef train():\n    return loss()\n")
     assert list(made.definitions) == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
-    specialise_calls.fit(made, methods=True)
+    emit.fit(made, methods=True)
     expected = "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return (Near() + SIZE)"
     assert made.text().split() == expected.split()
     (tmp_path / "failure.py").write_text("from tiny_models.qwen2 import qwen2\ndef config():\n    return 1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -26,18 +27,10 @@ RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progr
 FAILURE = Failure(
     "", "", "", {"a": "a", "b": "b"}, tuple(map(Variant, (*VARIANTS, "grpo-repaired"))), {}, name="example"
 )
-CELLS = [
-    Cell("example", variant, strategy, mode)
-    for variant in VARIANTS
-    for strategy in STRATEGIES
-    for mode in CHECKPOINTING
-]
+CELLS = [Cell("example", *place) for place in product(VARIANTS, STRATEGIES, CHECKPOINTING)]
 WIDE = [
     replace(cell, precision=precision, world_size=world, device=device)
-    for cell in CELLS
-    for precision in PRECISIONS
-    for world in WORLD_SIZES
-    for device in DEVICES
+    for cell, precision, world, device in product(CELLS, PRECISIONS, WORLD_SIZES, DEVICES)
 ]
 OLD, NEW = {"trl": "0.19.1"}, {"trl": "1.2.0"}
 SINCE, BEFORE, NEWEST = (("trl", ">=1.0"),), (("trl", "<1.0"),), (("trl", ">=1.2"),)
@@ -189,8 +182,8 @@ def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(observed, rul
 
 def full(result):
     """All strategies and modes of three variants, at the default world size."""
-    cells = [Cell("example", v, s, m) for v in VARIANTS for s in strategies.names() for m in CHECKPOINTING]
-    return {cell: result(cell) for cell in cells}
+    places = product(VARIANTS, strategies.names(), CHECKPOINTING)
+    return {cell: result(cell) for cell in (Cell("example", *place) for place in places)}
 
 
 def test_rules_are_few_patterns_and_an_axis_that_does_not_matter_is_left_out():
@@ -275,7 +268,6 @@ def test_an_interrupted_run_and_cells_without_evidence_are_refused():
     with pytest.raises(UsageError, match=r"w0/cpu raised an error that no signature .* names: A: it"):
         refuse([raised], finished=True)
     another = "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED"
-    with pytest.raises(
-        UsageError, match=r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that under `also_raises`"
-    ):
+    words = r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that under `also_raises`"
+    with pytest.raises(UsageError, match=words):
         refuse([replace(raised, detail=another)], finished=True)

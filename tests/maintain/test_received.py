@@ -98,18 +98,10 @@ def test_what_proves_nothing_is_not_recorded():
 
 
 MACHINES = [on_gpus.Machine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
+IDS, BACKENDS, OUTCOMES = [cell.id for cell in CELLS[:6]], ["nccl", "gloo"], ["trains", "diverges"]
+ROWS = st.builds(Row, st.sampled_from(IDS), st.sampled_from(BACKENDS), st.sampled_from(OUTCOMES))
 FOUND = st.lists(
-    st.tuples(
-        st.sampled_from(MACHINES),
-        st.builds(
-            on_gpus.Row,
-            st.sampled_from([cell.id for cell in CELLS[:6]]),
-            st.sampled_from(["nccl", "gloo"]),
-            st.sampled_from(["trains", "diverges"]),
-        ),
-    ),
-    max_size=8,
-    unique_by=lambda found: (found[0].name, found[1].cell),
+    st.tuples(st.sampled_from(MACHINES), ROWS), max_size=8, unique_by=lambda found: (found[0].name, found[1].cell)
 )
 
 

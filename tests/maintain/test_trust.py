@@ -71,7 +71,6 @@ def first(**values):
         (FROZEN, entry(signature="unmoved", finding=Finding(unmoved=("head.bias",))), judging.MISNAMED),
         (None, entry("trains", ""), judging.RIGHT),
         (None, entry("raises", "other", detail="RuntimeError"), judging.FALSE_ALARM),
-        (None, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
     ],
 )
 def test_a_judgement_is_worth_what_is_known(fault, result, worth):
@@ -134,7 +133,6 @@ WORST = "model.norm.weight (weights, step 3, rank 0)"
         (FAULT, entry(worst_parameter=WORST.replace("3", "2")), judging.MISNAMED),
         (FAULT, entry(signature="unmoved", worst_parameter=WORST), judging.MISNAMED),
         (FAULT, entry("trains", ""), judging.MISSED),
-        (FAULT, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
         (FAULT, entry("hangs", "no-progress", detail="still running after 120 s"), judging.FAULT_OF_OURS),
         (None, entry("trains", ""), judging.RIGHT),
         (None, entry(), judging.FALSE_ALARM),

@@ -119,9 +119,7 @@ def test_each_row_has_its_own_picture():
     batch = data.image_text_batch(0, 0, 1, "dummy")
     for row, record in enumerate(data.records("image_text")[: data.ROWS]):
         picture = processor()(text="<boi>", images=[data.picture(record["colour"])], return_tensors="pt")
-        assert torch.equal(batch["inputs"]["pixel_values"][row], picture["pixel_values"][0]), (
-            f"row {row} shows another row's picture"
-        )
+        assert torch.equal(batch["inputs"]["pixel_values"][row], picture["pixel_values"][0]), f"row {row} has another"
 
 
 def test_marks_and_images_are_not_trained_on():

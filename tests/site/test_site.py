@@ -198,10 +198,7 @@ def test_what_the_browser_gets_is_as_it_can_read_it():
 
 @pytest.mark.parametrize(
     ("name", "claimed"),
-    [
-        ("zero_double_reduction", "it comes back in another form at ZeRO-3"),
-        ("grpo_lora_no_grad", "shows it beforehand"),
-    ],
+    [("zero_double_reduction", "comes back in another form at ZeRO-3"), ("grpo_lora_no_grad", "shows it beforehand")],
 )
 def test_what_is_no_remedy_stands_apart_from_what_is_recommended(name, claimed):
     """Breaks when a page says "verified" beside a way to fail, as if that were a remedy."""

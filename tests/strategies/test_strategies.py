@@ -60,9 +60,7 @@ def test_a_config_is_a_strategy_and_says_what_it_means(file):
     assert config["gradient_clipping"] == 0.0, "unless it is named, each launcher has a default of its own"
     assert config["zero_allow_untested_optimizer"] is True, "SGD would be refused"
     world = strategies.usual_ranks(file.stem)
-    assert config["train_micro_batch_size_per_gpu"] * world == 4, (
-        "as it stands, a config is for its ranks and four rows"
-    )
+    assert config["train_micro_batch_size_per_gpu"] * world == 4, "a config is for its ranks and four rows"
     assert config["gradient_accumulation_steps"] == 1
     stage = config["zero_optimization"]["stage"]
     assert file.stem.startswith(f"zero{stage}"), "the name says another stage"
@@ -335,9 +333,7 @@ def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
         [doubt] = doubts(name, {**results, key: value})
         assert "\n" not in doubt
         shown = str(value).strip("[]")
-        assert shown in doubt or key in ("bytes_held", "masters_held", "used"), (
-            f"{doubt!r} doesn't say that {key} is {value}"
-        )
+        assert shown in doubt or key in ("bytes_held", "masters_held", "used"), f"{doubt!r}: {key} is {value}"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("zero")])
