@@ -12,6 +12,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
+from faultline.observations import measured
 from faultline.releases import is_safe, reach, scope, sides
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
@@ -122,6 +123,18 @@ def test_a_bad_candidate_is_measured_again_and_nothing_twice(lab, asked):
     assert f"{cells} of {cells} cells ran on both stacks" in out, "what costs nothing isn't compared"
     assert {name for name, _ in done[len(first) :]} == {"1.13.0"}
     assert f"at most {cells} cells on the candidate, and 0 on the baseline" in errors[1], "what is known is foreseen"
+
+
+@pytest.mark.parametrize(("name", "runs"), [("empty-gradient", 1), ("other", 6)])
+def test_of_cells_that_fail_as_recorded_a_sample_runs_on_the_baseline(lab, asked, monkeypatch, name, runs):
+    """Breaks when what every night measures on today's pins runs again, or another failure is taken for it."""
+    root, does, done = lab
+    monkeypatch.setattr(measured, "pinned", lambda: {"trl": "1.16.0"})
+    does["1.12.0"] = does["1.16.0"] = [Judgement(Outcome.RAISES, name, "RuntimeError: 0 != 48", 0)]
+    broken = ("--failure", "zero3_dummy_loss", "--strategy", "zero3", "--variant", "broken", "--world", "2")
+    code, out, _ = asked("is-safe", "trl==1.12.0", *broken)
+    assert code == 0 and done == [("1.12.0", 6), ("1.16.0", runs)] and answer_in(root)["recorded"] == 6 - runs
+    assert (f"{6 - runs} others fail as they are recorded to" in out) == (runs < 6)
 
 
 def test_the_first_regression_may_end_it(lab, asked):
