@@ -7,6 +7,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 BUNDLE = PACKAGE / "bundle"  # pyproject.toml makes it, in a wheel
 INSTALLED = BUNDLE.is_dir()
 ROOT = BUNDLE if INSTALLED else PACKAGE.parent
+LAB = ROOT / "lab"  # what searches and proves, in a clone; its programs run in ranks, as ours
 REPROS = ROOT / "repros"
 STACKS = ROOT / "stacks"
 OBSERVATIONS = ROOT / "observations"

@@ -9,9 +9,9 @@ import traceback
 from pathlib import Path
 
 from faultline.base.errors import FaultlineError
+from faultline.base.paths import LAB, PACKAGE
 from faultline.base.text import one_line, plain
 
-FOLDER = Path(__file__).resolve().parents[1]
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
 
 # They give a failure's or somebody's model to engine and trainer: what these raise then is not ours.
@@ -75,9 +75,10 @@ def own_fault(error: BaseException) -> str:
             within = True
             continue
         file = Path(frame.filename).resolve()
-        if FOLDER not in file.parents:
+        folder = next((each for each in (PACKAGE, LAB) if each in file.parents), None)
+        if not folder:
             return ""
-        module = file.relative_to(FOLDER).with_suffix("").as_posix()
+        module = file.relative_to(folder).with_suffix("").as_posix()
         of_model = module.startswith(TAKE) or (within and module.startswith(RUN))
         return "" if of_model else f"{file.name}:{frame.lineno} in {frame.name}"
     return ""
@@ -141,7 +142,7 @@ _WRAPPERS = "wrapper (c10d_logger.py:", "noted (collectives.py:"
 _PATHS = (
     (re.compile(r"\A.*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
     # The suite's own files are a user's script: their names would give the answer away.
-    (re.compile(r"\A.*/(?:faultline|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
+    (re.compile(r"\A.*/(?:faultline|lab/programs|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
 )
 _PATH = re.compile(r"(?:/[\w.+@-]+)++/?")  # whole, since a search for its parts would begin anew at each of them
 _HERE = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*")

@@ -1,4 +1,4 @@
 """Options to requests, results to exit codes.
 
-For others: `app`.
+For others: `app`, `options`.
 """

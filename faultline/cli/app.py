@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Annotated
 
 from cyclopts import (
@@ -38,12 +38,12 @@ from faultline.base.errors import (
     unknown,
 )
 from faultline.base.near import near
-from faultline.base.paths import INSTALLED
+from faultline.base.paths import INSTALLED, ROOT
 from faultline.base.text import LONGEST, cut
 from faultline.base.traces import lacking as lacking_here
 from faultline.base.version import __version__
 from faultline.cli import completion as values
-from faultline.cli import fleet, lacking, maintain, measure, options, proofs, use
+from faultline.cli import fleet, lacking, maintain, measure, options, use
 from faultline.cli.options import HYPHEN, STDIN, hyphens
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -55,6 +55,8 @@ faultline is-safe deepspeed==0.19.9        another release: SAFE or NOT SAFE
 """
 Command = Callable[..., int]
 LAST = 99
+BESIDE = ("lab", "website")  # folders of a clone, with verbs.py
+OF_A_CLONE = {"maintain": "keeps the catalogue", "explore": "looks for new failures"}
 GROUPS: tuple[list[str], ...] = ([], ["fleet"], ["maintain"])  # words that are no command yet
 
 
@@ -77,27 +79,25 @@ def completion(
     return 0
 
 
+def _beside(group: str) -> tuple[Command, ...]:
+    """The commands of a group that stand beside the package, which has them only in a clone."""
+    modules = [import_module(f"{name}.verbs") for name in BESIDE if (ROOT / name / "verbs.py").exists()]
+    return tuple(command for module in modules for command in getattr(module, group, ()))
+
+
 FLEET: tuple[Command, ...] = (fleet.slurm, fleet.merge)
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
         *(use.explain, completion),
     ),
-    MEASURE: (measure.run, measure.explore, measure.list_, measure.show, measure.report),
+    MEASURE: (measure.run, *_beside("MEASURE"), measure.list_, measure.show, measure.report),
 }
 MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
-    *(proofs.repeat, proofs.chaos, proofs.soak, proofs.scaling),
-    *(proofs.trust, proofs.findings, proofs.adopt, proofs.rediscover, proofs.bench, proofs.replay, proofs.models),
-    *(
-        maintain.chart,
-        maintain.export_all,
-        maintain.reports,
-        maintain.advisories,
-        maintain.is_safe_change,
-        maintain.bump,
-    ),
-    *(maintain.clean_stacks, maintain.clean_results, maintain.env, maintain.screenshots, maintain.site),
+    *(maintain.chart, maintain.export_all, maintain.reports, maintain.advisories),
+    *(maintain.clean_stacks, maintain.clean_results, maintain.env),
+    *_beside("MAINTAIN"),
 )
 
 
@@ -211,8 +211,8 @@ def message(error: CycloptsError) -> str:
         name = " ".join((*(error.command_chain or ()), error.unused_tokens[0].replace(HYPHEN, STDIN)))
         if name.startswith("-"):
             return _unknown_option(name, ["--help", "--version"])
-        if name == "maintain":
-            return f"{name} keeps the catalogue, so it needs a clone of the repository: this is an installed package"
+        if name in OF_A_CLONE:
+            return f"{name} {OF_A_CLONE[name]}, so it needs a clone of the repository: this is an installed package"
         return str(unknown("command", name, commands(), {"help": "--help"}))
     if isinstance(error, UnknownOptionError):
         name = (error.token.keyword or error.token.value).partition("=")[0].replace(HYPHEN, STDIN)

@@ -1,6 +1,5 @@
 """The commands of those who keep the catalogue."""
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -8,7 +7,7 @@ from cyclopts import Parameter
 from faultline.base.errors import UsageError
 from faultline.cli import completion
 from faultline.cli.completion import one, several
-from faultline.cli.options import CORES, WHOLE, Axes, File, Json, Names, RunName, Workers
+from faultline.cli.options import WHOLE, Axes, File, Json, Names, RunName, Workers
 
 EXAMPLES = """\
 Examples:
@@ -158,39 +157,6 @@ def advisories() -> int:
     return advisories.run()
 
 
-def bump(
-    requirements: Annotated[str, Parameter(help="Versions, such as 'transformers==5.24.0'.")],
-    /,
-    *,
-    workers: Workers = CORES,
-) -> int:
-    """Move pins, and measure all again.
-
-    It asks is-safe, and writes the pins. Once they are installed, it runs the matrix, blesses what is new for the new
-    versions alone, replays the findings, and rewrites records, durations and READMEs. It ends with what a person must
-    decide. An interrupted one goes on. `make bump` does all of it.
-
-    Examples:
-      faultline maintain bump transformers==5.24.0
-    """
-    from faultline.maintain import bump
-
-    return bump.run(requirements, workers)
-
-
-def is_safe_change(before: Annotated[File, Parameter(help="An older requirements.txt.")], /) -> int:
-    """Run is-safe for the pins that changed.
-
-    It compares an older requirements.txt with today's.
-
-    Examples:
-      faultline maintain is-safe-change old/requirements.txt
-    """
-    from faultline.maintain import bumps
-
-    return bumps.change(Path(before))
-
-
 def clean_stacks() -> int:
     """Remove the environments of stacks that no run uses.
 
@@ -224,27 +190,3 @@ def env(*, json: Json = False) -> int:
     from faultline.maintain import machine
 
     return machine.env(json)
-
-
-def screenshots() -> int:
-    """Make the pictures of the pages again.
-
-    Examples:
-      faultline maintain screenshots
-    """
-    from faultline.maintain import screenshots
-
-    return screenshots.run()
-
-
-def site() -> int:
-    """Build the static site into generated/site.
-
-    It has a page for each failure and each stack.
-
-    Examples:
-      faultline maintain site
-    """
-    from faultline.site import build
-
-    return build.run()

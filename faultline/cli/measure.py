@@ -1,13 +1,11 @@
 """The commands that run the matrix and show it."""
 
-from math import inf
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
-from faultline.cli.options import HERE, WHOLE, Axes, Crew, Device, Failure, File, Fresh, Python, Stack, at_most_one
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
 
 
 def run(
@@ -39,43 +37,6 @@ def run(
     workers, engine = crew.workers or 0, crew.engine()
     request = command.RunRequest(
         axes.selection(), stack, str(python), workers, resume, shard, quick, fresh, engine, str(results)
-    )
-    return command.run(request)
-
-
-def explore(
-    *,
-    minutes: Annotated[float | None, Parameter(help="For how long programs are drawn (default: 10).")] = None,
-    specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
-    seed: Annotated[int | None, Parameter(help="Where chance begins (default: 0).")] = None,
-    strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
-    device: Device = "",
-    stack: Annotated[Stack, Parameter(help="A name from stacks/, a date, or requirements.")] = TODAY,
-    since: Annotated[
-        str, Parameter(metavar="STACK", help="Begin with what packages do that have changed since this stack.")
-    ] = "",
-    loops: Annotated[bool | None, Parameter(negative="", help="Draw plain loops only, no trainers.")] = None,
-    crew: Crew = HERE,
-    resume: Annotated[bool, Parameter(help="Go on with the newest exploration, as it was asked for.")] = False,
-) -> int:
-    """Train random programs under every engine, to find new failures.
-
-    What trains otherwise than in one process is made as small as it can be, and compared with the catalogue.
-
-    Examples:
-      faultline explore --minutes 30 --seed 7
-      faultline explore --specs 200 --strategy 'zero*'
-      faultline explore --minutes 10 --since deepspeed==0.19.7
-    """
-    if not 0 < (1 if minutes is None else minutes) < inf or specs < 0:  # no number is neither
-        raise UsageError("--minutes must be a number above 0, and --specs at least 1")
-    from faultline.cells.cell import listed
-    from faultline.explore import command
-
-    names = command.strategies(listed(strategy)) if strategy else ()
-    workers, engine = crew.workers or 0, crew.engine()
-    request = command.Request(
-        minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops
     )
     return command.run(request)
 

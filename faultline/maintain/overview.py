@@ -9,7 +9,6 @@ from faultline.base.paths import ROOT
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.cells.words import grouped
-from faultline.explore import overview as of_findings
 from faultline.maintain import on_gpus
 from faultline.observations import symptoms, verdicts
 from faultline.releases import recorded
@@ -29,8 +28,7 @@ def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
     pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
     pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly, MONTHS), (CI, on_gpus.table, GPUS)]
-    written = [put(*page) for page in pages]
-    return "\n".join((*written, of_findings.write()))
+    return "\n".join([put(*page) for page in pages])
 
 
 def counts() -> str:

@@ -7,10 +7,11 @@ import torch
 
 from faultline import scenario
 from faultline.base import errors, traces
-from faultline.base.paths import PACKAGE
+from faultline.base.paths import LAB, PACKAGE
 from faultline.ranks import compare, report, tensor_file
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch
+from lab.programs import fault as faults
 
 
 def fault_of(do):
@@ -39,7 +40,8 @@ ONE = {"w": torch.ones(2)}
 
 def test_the_places_that_are_not_ours_to_answer_for_exist():
     """Breaks when a module is renamed, and a user's error is taken for a fault of ours."""
-    places = {place: PACKAGE / place for place in (*traces.RUN, *traces.TAKE)}
+    homes = {place: LAB if place.startswith("programs/") else PACKAGE for place in (*traces.RUN, *traces.TAKE)}
+    places = {place: home / place for place, home in homes.items()}
     missing = [
         place
         for place, there in places.items()
@@ -55,6 +57,7 @@ def test_what_the_suite_computes_wrongly_is_its_own():
     assert fault_of(lambda: compare.compare(trace, other, other, "fp32")).startswith("compare.py:")
     assert "in digest" in fault_of(lambda: compare.digest({"w": 7}))
     assert fault_of(lambda: tensor_file.read(Path("absent"))).startswith("tensor_file.py:"), "a library raises it"
+    assert fault_of(lambda: faults.parse(7)).startswith("fault.py:"), "what stands beside the package is ours"
     model = Model(lambda x: x)
     model.layer.register_forward_hook(lambda *_: compare.digest({"w": 7}))
     assert "in digest" in fault_of(lambda: model(torch.ones(1, 2))), "a hook of the suite's within a model"

@@ -11,7 +11,7 @@ from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
 from faultline.check import beside, findings, known, next_steps, remarks, view
 from faultline.check.tried import tried
-from faultline.programs import planted_saves
+from lab.programs import planted_saves
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow

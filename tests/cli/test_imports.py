@@ -27,7 +27,7 @@ from faultline.catalogue.loading import failures
 assert rules(failures()["zero3_dummy_loss"])
 assert selection.select(failures(), selection.Selection(("zero3_dummy_loss",)))
 assert app.app()
-import faultline.matrix.command, faultline.maintain.command, faultline.explore.command
+import faultline.matrix.command, faultline.maintain.command, lab.explore.command
 import faultline.releases.bisect, faultline.diagnose.command
 print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 """

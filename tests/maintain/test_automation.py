@@ -14,9 +14,9 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.cli import app
-from faultline.maintain import bumps
 from faultline.releases import is_safe
 from faultline.runs import storage
+from lab.proofs import bumps
 from tests.support.program import python
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -9,11 +9,12 @@ from faultline.catalogue.loading import failures, load_module
 from faultline.cells import selection
 from faultline.cells.cell import Cell, reference
 from faultline.cells.selection import Selection
-from faultline.maintain import bench, machine, scaling, score, soak
+from faultline.maintain import machine, score
 from faultline.maintain.score import LabelledLog
 from faultline.ranks.job import Job
 from faultline.runs import durations
 from faultline.runs.results import RankResult
+from lab.proofs import bench, scaling, soak
 from tests.support.entries import entry
 
 ONE, OTHER = "zero3_dummy_loss", "rank0_only_save"

@@ -22,9 +22,10 @@ from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
-from faultline.maintain import overview, screenshots
+from faultline.maintain import overview
 from faultline.observations import store, verdicts
 from faultline.runs.results import RankError
+from lab import screenshots
 from tests.maintain.test_automation import unknown
 from tests.support import entries
 from tests.support.program import python

@@ -2,8 +2,8 @@
 
 import pytest
 
-from faultline.maintain import planting
 from faultline.runs import runner
+from lab.proofs import planting
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
-from faultline.maintain import planting
 from faultline.observations import measured
 from faultline.ranks import saved
 from faultline.ranks.report import Report
 from faultline.runs import life, oracle, proof
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
+from lab.proofs import planting
 from tests.support.night import sampled
 
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]

@@ -4,7 +4,7 @@ import pytest
 
 from faultline import strategies
 from faultline.cells import cell as cells
-from faultline.maintain import planting
+from lab.proofs import planting
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,6 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.selection import Selection
-from faultline.maintain import bumps
 from faultline.observations import measured
 from faultline.releases import is_safe, reach, scope, sides
 from faultline.releases.changes import Safety
@@ -22,6 +21,7 @@ from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.stacks import requests
 from faultline.stacks.environments import Environment, Uninstallable
+from lab.proofs import bumps
 from tests.support import entries
 
 BASE = "torch==2.13.0+cpu\ntransformers==5.23.0\ntrl==1.16.0\n"

@@ -22,7 +22,6 @@ from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
-from faultline.maintain import reliability
 from faultline.ranks.facts import Facts
 from faultline.ranks.report import ErrorReport
 from faultline.runs import cache, engines, folders, results, storage
@@ -31,6 +30,7 @@ from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Cause, Judgement
 from faultline.runs.results import Beside, Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
+from lab.proofs import reliability
 from tests.support import reports
 
 OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]

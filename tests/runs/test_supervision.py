@@ -18,10 +18,10 @@ from faultline.base import traces
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.maintain import reliability
 from faultline.ranks.job import Job
 from faultline.runs import hangs, nodes, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
+from lab.proofs import reliability
 from tests.support import light
 from tests.support.light import have_ended, survivors
 from tests.support.waiting import wait_until

@@ -12,6 +12,8 @@ from typing import Any
 import torch.distributed
 import torch.distributed.nn.functional
 
+from faultline.base.paths import LAB
+
 ENGINES = "torch", "deepspeed", "accelerate", "faultline"
 NAMES = """
     all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all all_to_all_single barrier broadcast
@@ -55,5 +57,7 @@ def _note(called: dict[str, None], name: str) -> None:
     caller: types.FrameType | None = sys._getframe(2)
     while caller and caller.f_globals.get("__name__") in ("os", "collections.abc"):
         caller = caller.f_back
-    if caller and caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
+    if not caller or caller.f_code.co_filename.startswith(str(LAB)):
+        return
+    if caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
         called.setdefault(f"{name} ({Path(caller.f_code.co_filename).name}:{caller.f_lineno})")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from faultline.base.paths import PACKAGE
+from faultline.base.paths import LAB, PACKAGE
 
 ENGINES = "torch", "deepspeed", "accelerate", "numpy", "random"
 
@@ -99,7 +99,7 @@ def places(run: Callable[[], object], generators: Iterable[Any]) -> list[str]:
 
 
 def _is_theirs(frame: types.FrameType) -> bool:
-    ours = frame.f_code.co_filename.startswith(str(PACKAGE))
+    ours = frame.f_code.co_filename.startswith((str(PACKAGE), str(LAB)))
     return not ours and frame.f_globals.get("__name__", "").partition(".")[0] not in ENGINES
 
 

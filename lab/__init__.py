@@ -1,0 +1,1 @@
+"""What searches for failures and proves Faultline, from a clone: random programs, explorations, proofs."""

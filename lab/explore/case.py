@@ -1,0 +1,66 @@
+"""A case: a program under a strategy, which is one cell."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.catalogue import Variant
+from faultline.cells import rules
+from faultline.cells.cell import DEVICES, Cell
+from lab.programs import program as programs
+from lab.programs.fault import Fault
+from lab.programs.program import Program
+
+VARIANT = "program"  # where a cell's id has its variant
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and where it trains; with a `fault`, one is planted in it."""
+
+    program: Program
+    strategy: str
+    fault: Fault | None = None
+    device: str = "cpu"
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that it is: its failure is the program's digest."""
+        training, variant = self.program.training, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
+        digest, precision, world, life = self.program.digest, training.precision, training.world_size, training.life
+        return Cell(digest, variant, self.strategy, training.checkpointing, precision, world, self.device, life)
+
+    @property
+    def possible(self) -> bool:
+        """Whether its strategy has so many ranks, and such a life."""
+        return not any(rule.leaves_out(self.cell, Variant(VARIANT)) for rule in rules.IMPOSSIBLE)
+
+    @property
+    def pruned(self) -> Program:
+        """The program without settings of other engines."""
+        return self.program.under(strategies.family_name(self.strategy), self.strategy)
+
+    @property
+    def words(self) -> str:
+        return f"{self.pruned.words} under {self.strategy}{'' if self.device == 'cpu' else f' on {self.device}'}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What spec.json holds: the strategy, the device unless it is the CPU, and the program."""
+        device = {} if self.device == "cpu" else {"device": self.device}
+        return {"strategy": self.strategy, **device, **json.loads(self.program.to_json())}
+
+
+def parse(text: str) -> Case:
+    """Read a case back; raises UsageError for anything else."""
+    try:
+        values = json.loads(text)
+        strategy, device = values.pop("strategy"), values.pop("device", "cpu")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise UsageError(f"not a spec of explore: {text[:200]!r}") from None
+    if strategy not in strategies.names():
+        raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid strategy")
+    if device not in DEVICES:
+        raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid device")
+    return Case(programs.parse(json.dumps(values)), strategy, device=device)

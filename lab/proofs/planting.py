@@ -1,0 +1,220 @@
+"""Where each fault can be seeded into the matrix, and what it has to be called there."""
+
+import fnmatch
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from faultline import strategies
+from faultline.base import text
+from faultline.base.paths import LAB
+from faultline.catalogue import loading
+from faultline.cells import expected, rules
+from faultline.cells.cell import Cell
+from faultline.observations import measured
+from faultline.runs.results import Result
+
+FAULTS = LAB / "programs" / "planted.py"
+NODES = LAB / "programs" / "planted_nodes.py"
+SAVES = LAB / "programs" / "planted_saves.py"
+ADAPTER = r"model\.layers\.0\.self_attn\.q_proj"  # what FROZEN_ADAPTER is about
+
+Scenario = tuple[str, str]
+
+FULL = "zero_double_reduction", "one_call"  # trains every parameter, and runs under every strategy
+LORA = "grpo_lora_no_grad", "check_graph"
+TRAINER = "grpo_lora_no_grad", "sft-broken"
+ACCUMULATED = "zero12_manual_ga_keeps_last_microbatch", "native"
+WEIGHTED = "custom_loss_ignores_num_items", "num_items"  # a loss of one's own, and unequal micro-batches
+
+# Ways to do one thing: each strategy takes the first that trains under it.
+BY_HAND = tuple(("zero12_manual_ga_keeps_last_microbatch", variant) for variant in ("broken", "boundary"))
+MERGED = "fsdp_sharded_save_model_writes_nothing", "merge"
+SAVED = ("zero3_save_pretrained_empty", "state_dict"), MERGED
+SAVED_BY_ALL = ("rank0_only_save", "all_ranks"), MERGED
+RESUMED = "rank0_only_save", "resumed_all_ranks"  # under DDP, with all that each rank resumes from
+
+
+def but(reasons: Mapping[str, str]) -> list[str]:
+    """Every strategy but those that these patterns name, each with its reason: a new one is tried by itself."""
+    assert all(fnmatch.filter(strategies.names(), pattern) for pattern in reasons), "a pattern names no strategy"
+    return [name for name in strategies.names() if not text.matches(name, tuple(reasons))]
+
+
+EVERY = but({})
+NO_PEERS = {"single": "one process has no peers"}
+NO_STATIC_GRAPH = {"ddp-static-graph": "torch refuses `no_sync` with a static graph"}
+OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it finds in the model"}
+WHOLE = dict.fromkeys(("ddp*", "zero[012]*", "fsdp1-no*"), "every rank has all weights, and gathers none")
+SHARDS = dict.fromkeys(
+    ("zero3*", "fsdp1-[fg]*", "fsdp2", "fsdp2-no*"), "ranks gather the same shards, and can't differ"
+)
+NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
+NO_WRAPPER = {
+    "single": "the model is bare",
+    "zero*": "reduces in hooks of the parameters",
+    "fsdp1-[fgh]*": "what isn't gathered raises in the forward pass",
+    "fsdp2*": "wraps in place",
+}
+NO_GATHERING = {"fsdp1-[fgh]*": "torch dies of SIGSEGV where FSDP1 gathers on a CPU"}
+
+NO_MESH = {"fsdp1-hybrid": "accelerate hands FSDP1 no mesh, so trainers have none either"}
+ONE_GROUP = {"zero*": "gradients are reduced among all ranks at once"}
+
+ALL = but(NO_PEERS)
+OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
+WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
+DDP = fnmatch.filter(ALL, "ddp*")
+SUBSET = [name for name in strategies.listed_as("USUAL") if name != "single"]
+GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a fault has to be called, as patterns of the whole outcome, signature and worst parameter, and of a part of
+    the detail."""
+
+    outcome: str = "diverges"
+    signature: str = "differs"
+    worst: str = ".*"
+    detail: str = ""
+
+    def fits(self, entry: Result) -> bool:
+        """Whether a cell is called so."""
+        whole = (self.outcome, entry.outcome), (self.signature, entry.signature), (self.worst, entry.worst_parameter)
+        return all(re.fullmatch(pattern, value) for pattern, value in whole) and bool(
+            re.search(self.detail, entry.detail)
+        )
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A cell that trains, the fault that is seeded into it, and what it has to be called then."""
+
+    cell: Cell
+    fault: str
+    named: Named
+
+
+# What is named as the worst of a fault.
+AT_LAST_STEP = r"\w.* \((gradients|weights), step 3, rank \d\)"
+IN_A_STEP = r"\w.* \((gradients|weights), step \d, rank \d\)"
+IN_WEIGHTS = r"\w.* \(weights, step 3, rank \d\)"
+UP_PROJECTION = re.escape("model.layers.0.mlp.up_proj.weight")
+
+TRAINING: Mapping[str, tuple[Sequence[str], Named]] = {
+    "UNREDUCED_ON_ONE_RANK": (ALL, Named(worst=AT_LAST_STEP)),
+    "UNREDUCED_EVERYWHERE": (SUBSET, Named(worst=AT_LAST_STEP)),
+    "BYPASSED_WRAPPER": (but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
+    "LOST_CONTRIBUTION": (ALL, Named(worst=AT_LAST_STEP)),
+    "SCALED_BY_WORLD_SIZE": (ALL, Named(worst=IN_A_STEP)),
+    "FROZEN_ADAPTER": (EVERY, Named(signature="unmoved", worst=rf".*{ADAPTER}\..*")),
+    "STALE_WEIGHTS": (ALL, Named(worst=IN_WEIGHTS)),
+    "STALE_SHARD": (but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
+    "NAN_LOSS": (ALL, Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d")),
+    "NAN_WEIGHT": (ALL, Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d")),
+    "OTHER_ORDER": (ALL, Named(worst=IN_A_STEP)),
+    # A peer in the rank's node sees its shard drift too.
+    "DRIFT": (but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
+    "ONE_BIT": (but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
+    "WRONG_TOKEN_WEIGHT": (ALL, Named(worst=IN_A_STEP)),
+    "DEAD_PARAMETERS": (but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DEAD_SHARDS": (but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
+    # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
+    "SAME_ROWS": (ALL, Named("invalid", "evidence", "")),
+    "UNREDUCED_BETWEEN_NODES": (WITH_MESH, Named(worst=AT_LAST_STEP)),
+    "NODES_OF_ONE": (OF_NODES, Named("invalid", "evidence", "")),
+    "ONE_NODE": (OF_NODES, Named("invalid", "evidence", "")),
+    "ACROSS_NODES": (WITH_MESH, Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node")),
+    "IDLE_PARTITION": (
+        [name for name in OF_NODES if name not in WITH_MESH],
+        Named("invalid", "evidence", "", "step 2 gathered nothing within the node"),
+    ),
+}
+"""The faults of a training loop, with the strategies in which each can be seeded."""
+IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split()
+"""Those that are seeded into bf16 as well: they could hide in its rounding, or in weights that are not read."""
+RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
+SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
+DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
+IN_SAVES = (*SPOILT, *RESUMING[:3], *DRAWN_ANEW, "ONE_RANK_SAVES", "LOADED_TWICE")
+IN_NODES = ("UNREDUCED_BETWEEN_NODES", "NODES_OF_ONE", "ONE_NODE", "ACROSS_NODES", "IDLE_PARTITION", "SAME_NODES")
+HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
+
+
+def injection(fault: str) -> str:
+    """The name of a fault's Injection, or of that of a change which is none."""
+    return f"{SAVES if fault in IN_SAVES else NODES if fault in IN_NODES else FAULTS}:{fault}"
+
+
+def planted() -> Iterator[Planted]:
+    """Every seeded fault in every strategy in which it can be seeded."""
+    for fault, (names, named) in TRAINING.items():
+        yield from _each(fault, (FULL,), names, named)
+    for fault in IN_HALF:
+        named = TRAINING[fault][1]
+        if fault == "STALE_WEIGHTS":  # one step back may be all that a weight has moved in bf16
+            named = replace(named, signature="differs|unmoved")
+        yield from _each(fault, (FULL,), SUBSET, named, "bf16")
+    frozen = TRAINING["FROZEN_ADAPTER"][1]
+    yield from _each("FROZEN_ADAPTER", (LORA,), EVERY, frozen)
+    # Nothing is left to train, and every engine says so before the first step.
+    yield from _each("ALL_FROZEN", (LORA,), SUBSET, Named("raises", "other", ""))
+    lost = Named(worst=IN_WEIGHTS)
+    for fault, names, named in (
+        ("FROZEN_ADAPTER", but(NO_MESH), frozen),
+        ("LOST_IN_TRAINER", but(NO_PEERS | NO_MESH), lost),
+    ):
+        yield from _each(fault, (TRAINER,), names, named)
+        yield from _each(fault, (TRAINER,), SUBSET, named, "bf16")
+    yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
+    yield from _each("LOST_MICRO_BATCH", BY_HAND, EVERY, Named(worst=AT_LAST_STEP))
+    yield from _each("WRONG_COUNT", (WEIGHTED,), but(NO_STATIC_GRAPH), Named(worst=IN_A_STEP))
+    # The engines with shards take no optimizer of what isn't in the model.
+    sharding = [name for name in ALL if name not in but(OWN_SHARDS)]
+    yield from _each("DEAD_PARAMETERS", (FULL,), sharding, Named("raises", "other"))
+    for fault in SPOILT:
+        named = Named(signature="checkpoint-differs" if fault == "STALE_TENSOR" else "checkpoint-lacks", worst="")
+        yield from _each(fault, SAVED, but(NO_MESH), replace(named, detail=UP_PROJECTION))
+    alone = [name for name in but(NO_PEERS | NO_MESH) if name not in DDP]
+    yield from _each("ONE_RANK_SAVES", SAVED, [name for name in alone if name in GATHERED], HANGS_OR_DIES)
+    yield from _each("ONE_RANK_SAVES", SAVED_BY_ALL, [name for name in alone if name not in GATHERED], HANGS_OR_DIES)
+    # DDP's saving waits for no rank, and the checkpoint lacks what the other one resumes from.
+    lacks = Named(signature="checkpoint-lacks", detail=r"random_states_1\.pkl")
+    yield from _each("ONE_RANK_SAVES", (RESUMED,), DDP, lacks)
+    for fault in RESUMING:
+        after = Named(signature="resumed-differs", detail="^after resuming: ")
+        # Other rows may come in the first half already, whose steps are then called wrong by themselves.
+        named = Named(signature=".*") if fault == "DATA_FROM_THE_START" else after
+        yield from _each(fault, (FULL,), SUBSET, named, life="resumed")
+
+
+def _each(
+    fault: str,
+    scenarios: Sequence[Scenario],
+    names: Iterable[str],
+    named: Named,
+    precision: str = "fp32",
+    life: str = "straight",
+) -> Iterator[Planted]:
+    for name in names:
+        yield Planted(replace(cell(one_of(scenarios, name), name, precision), life=life), fault, named)
+
+
+@functools.cache
+def one_of(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
+    """The first of several scenarios that is known to train under a strategy; raises LookupError without one."""
+    if len(scenarios) == 1:
+        return scenarios[0]
+    for scenario in scenarios:
+        failure, asked = loading.failures()[scenario[0]], cell(scenario, strategy)
+        answer = expected.expect(expected.rules(failure), asked, measured.pinned())
+        if rules.possible(asked, failure.variant(asked.variant)) and answer.outcome == "trains":
+            return scenario
+    raise LookupError(f"none of {scenarios} trains under {strategy}: add one that does, or exclude it with a reason")
+
+
+def cell(scenario: Scenario, strategy: str, precision: str = "fp32") -> Cell:
+    """A cell of as many ranks as its strategy usually has."""
+    return Cell(*scenario, strategy, precision=precision, world_size=strategies.usual_ranks(strategy))
