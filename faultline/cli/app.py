@@ -81,7 +81,11 @@ def completion(
 
 def _beside(group: str) -> tuple[Command, ...]:
     """The commands of a group that stand beside the package, which has them only in a clone."""
-    modules = [import_module(f"{name}.verbs") for name in BESIDE if (ROOT / name / "verbs.py").exists()]
+    sys.path.insert(0, str(ROOT))  # before somebody's own module of the same name
+    try:
+        modules = [import_module(f"{name}.verbs") for name in BESIDE if (ROOT / name / "verbs.py").exists()]
+    finally:
+        sys.path.remove(str(ROOT))
     return tuple(command for module in modules for command in getattr(module, group, ()))
 
 

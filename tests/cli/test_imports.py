@@ -7,7 +7,18 @@ import pytest
 from tests.support.program import python
 
 ALLOWED = {
-    *("faultline", "conftest", "tests", "filelock", "jinja2", "markupsafe", "packaging", "platformdirs"),
+    *(
+        "faultline",
+        "lab",
+        "website",
+        "conftest",
+        "tests",
+        "filelock",
+        "jinja2",
+        "markupsafe",
+        "packaging",
+        "platformdirs",
+    ),
     *("psutil", "uv"),
     *("rich", "pygments", "markdown_it", "mdurl"),
     *("cyclopts", "attr", "attrs", "docstring_parser"),

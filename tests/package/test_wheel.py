@@ -45,10 +45,14 @@ def full(wheel, installed):
 
 
 def test_the_wheel_has_the_catalogue_and_no_leftovers(wheel):
+    """Breaks when an install lacks what a failure reads, or brings logs, proofs or what keeps the catalogue."""
     names = zipfile.ZipFile(wheel).namelist()
     wanted = ("repros/rank0_only_save/failure.py", "ds_configs/zero3.json", "tiny_models/qwen2.py", "requirements.txt")
     assert {f"faultline/bundle/{name}" for name in wanted} <= set(names)
-    assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
+    data = {file.name for file in (ROOT / "fixtures").glob("*.json*")}
+    assert {name.partition("/bundle/fixtures/")[2] for name in names} == {"", *data}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"faultline"}
+    assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name or "/maintain/" in name]
     assert any(name.endswith("licenses/LICENSE") for name in names), "labs can't take what has no licence"
 
 
@@ -79,7 +83,8 @@ def test_the_base_install_is_small_and_answers_from_another_folder(base, tmp_pat
         (("run", "--failure", "rank0_only_save"), "not installed here: trl, torch"),
         (("export", CELLS[0]), f"needs nvidia-ml-py, pypi-simple, ruff and uv: pip install {PINS}"),
         (("report",), "start one with `faultline run`"),
-        (("maintain", "bless"), "so it needs a clone of the repository"),
+        (("maintain", "bless"), "maintain keeps the catalogue, so it needs a clone of the repository"),
+        (("explore", "--specs", "4"), "explore looks for new failures, so it needs a clone of the repository"),
     ],
 )
 def test_what_the_base_install_lacks_is_one_clear_line(base, tmp_path, words, answer):
