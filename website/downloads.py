@@ -1,4 +1,4 @@
-"""The files that a failure's page offers: its export, its advisory, its upstream report."""
+"""The files that a failure's page offers: its export and its upstream report."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from faultline.catalogue import Failure
 from faultline.export.cell import place
 from faultline.export.emit import write
-from faultline.maintain import advisories, reports
+from faultline.maintain import reports
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,6 @@ def of(failure: Failure) -> Iterator[Download]:
     if cell := reports.shown(failure):
         text = f"one file that shows it without Faultline ({cell.name})"
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))
-    advisory = advisories.encoded(failure).decode()
-    yield Download(f"advisories/{advisories.file_name(failure)}", "the advisory, in the OSV format", advisory)
     if report(failure).exists():
         text = report(failure).read_text(encoding="utf-8")
         yield Download(f"reports/{failure.name}.md", "the report for upstream", text)

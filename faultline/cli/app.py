@@ -99,7 +99,7 @@ COMMANDS: dict[Group, tuple[Command, ...]] = {
 }
 MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
-    *(maintain.chart, maintain.export_all, maintain.reports, maintain.advisories),
+    *(maintain.export_all, maintain.reports),
     *(maintain.clean_stacks, maintain.clean_results, maintain.env),
     *_beside("MAINTAIN"),
 )

@@ -100,17 +100,6 @@ def merge(runs: Runs, /) -> int:
     return command.merge([*map(str, runs)])
 
 
-def chart() -> int:
-    """Draw the recorded timeline.
-
-    Examples:
-      faultline maintain chart
-    """
-    from faultline.releases import timeline
-
-    return timeline.draw()
-
-
 def export_all(
     *,
     axes: Axes = WHOLE,
@@ -144,17 +133,6 @@ def reports(
     from faultline.maintain import reports
 
     return reports.run(failure)
-
-
-def advisories() -> int:
-    """Write an advisory in the OSV format for each failure.
-
-    Examples:
-      faultline maintain advisories
-    """
-    from faultline.maintain import advisories
-
-    return advisories.run()
 
 
 def clean_stacks() -> int:

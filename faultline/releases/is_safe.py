@@ -85,7 +85,7 @@ def run(request: Request) -> int:
     answer = replace(ask(campaign, candidate.text, base, cells, how), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)
     is_safe_view.terminal(Console(), answer)
-    print(f"results: {campaign.folder.shown}/summary.md, verdict.json, report.html")
+    print(f"results: {campaign.folder.shown}/summary.md, verdict.json")
     return answer.comparison.verdict.exit_code
 
 

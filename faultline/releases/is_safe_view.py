@@ -1,4 +1,4 @@
-"""The answer of is-safe: on the terminal, as a comment in Markdown, as JSON, and as one HTML page."""
+"""The answer of is-safe: on the terminal, as a comment in Markdown, and as JSON."""
 
 import json
 import re
@@ -18,7 +18,6 @@ from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
 from faultline.cells.words import grouped, ordered
 from faultline.releases.changes import ChangeGroup, Comparison, Safety
 from faultline.releases.reach import Reach
-from faultline.report.page import template
 
 PACKAGES, GROUPS = 80, 12  # that the comment has: GitHub takes 65536 characters
 ERROR = 700  # characters of an error that the comment and the terminal show
@@ -56,10 +55,9 @@ def named(stack: str) -> str:
 
 
 def write(folder: Path, answer: Answer) -> None:
-    """Write summary.md, verdict.json and report.html."""
+    """Write summary.md and verdict.json."""
     (folder / "summary.md").write_text(markdown(answer), encoding="utf-8")
     (folder / "verdict.json").write_text(json.dumps(data(answer), indent=2) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(page(answer), encoding="utf-8")
 
 
 def headline(answer: Answer) -> str:
@@ -218,19 +216,8 @@ def markdown(answer: Answer) -> str:
         for text in filter(None, (group.example.error[:ERROR], repeat(answer, group))):
             lines += ["", *block(text)]
     if len(groups) > GROUPS:
-        lines += ["", f"And {len(groups) - GROUPS} more, which report.html has."]
+        lines += ["", f"And {len(groups) - GROUPS} more, which verdict.json has."]
     return "\n".join(lines) + "\n"
-
-
-def page(answer: Answer) -> str:
-    """The answer as an HTML page that needs nothing else."""
-    return template(Path(__file__).with_name("verdict.html.j2")).render(
-        headline=headline(answer),
-        upgrade=upgrade(answer),
-        against=answer.against,
-        because=because(answer),
-        **data(answer),
-    )
 
 
 def terminal(console: Console, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the timeline: run cells on monthly stacks, and draw what was measured."""
+"""The command of the timeline: run cells on monthly stacks, and show what was measured."""
 
 import datetime
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,6 @@ from rich.console import Console
 from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
-from faultline.base.paths import GENERATED, ROOT
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.observations import recording, store
@@ -60,8 +59,7 @@ def run(request: Request) -> int:
     folder = campaign.folder.path
     observed.write(folder / "timeline.json", timeline)
     timeline_view.terminal(Console(), timeline)
-    timeline_view.page(folder / "timeline.html", timeline)
-    print(f"results: {campaign.folder.shown}/timeline.json, timeline.html")
+    print(f"results: {campaign.folder.shown}/timeline.json")
     if request.write:
         check_stacks(observed.committed(), timeline)
         store.write(recording.with_timeline(store.everything(), timeline))
@@ -102,16 +100,6 @@ def narrowed(selection: Selection) -> Selection:
         precision=selection.precision or ("fp32",),
         world_size=selection.world_size or (2,),
     )
-
-
-def draw() -> int:
-    """Show the recorded timeline, and write its page into generated/."""
-    timeline = observed.committed()
-    timeline_view.terminal(Console(), timeline)
-    GENERATED.mkdir(exist_ok=True)
-    timeline_view.page(GENERATED / "timeline.html", timeline)
-    print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.html")
-    return EXIT_AS_EXPECTED
 
 
 def months(first: datetime.date, last: datetime.date) -> Iterator[datetime.date]:

@@ -1,17 +1,14 @@
-"""A timeline on the terminal, and as one HTML page that needs nothing else."""
+"""A timeline on the terminal."""
 
 from collections import Counter
 from itertools import groupby
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from faultline.base.console import write_line
 from faultline.base.text import one_line
-from faultline.catalogue.loading import failures
 from faultline.observations.timeline import UNINSTALLABLE, Timeline, series, when
-from faultline.report.page import template
 from faultline.report.run import ABSENT, SYMBOLS
 from faultline.report.terminal import STYLES, columns, legend
 
@@ -47,17 +44,3 @@ def mark(point: Counter[str]) -> tuple[str, str]:
         return outcome, f"{SYMBOLS.get(outcome, '?')}{sum(bad.values())}"
     outcome = "trains" if point["trains"] else "impossible"
     return outcome, SYMBOLS[outcome]
-
-
-def page(file: Path, timeline: Timeline) -> None:
-    """Write the HTML page: for each failure its variants over time, and every cell's outcomes."""
-    html = template(Path(__file__).with_name("timeline.html.j2")).render(
-        timeline=timeline,
-        series=groupby(series(timeline), key=lambda row: row.failure),
-        failures=failures(),
-        symbols={**SYMBOLS, UNINSTALLABLE.outcome: ABSENT},
-        packages=sorted({name for stack in timeline.stacks for name in stack.versions}),
-        mark=mark,
-        when=when,
-    )
-    file.write_text(html, encoding="utf-8")

@@ -105,16 +105,6 @@ def test_what_can_not_be_installed_is_said_and_no_gap():
     assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
 
 
-def test_one_bad_cell_of_many_is_on_the_page_and_no_text_as_it_is(tmp_path):
-    """Breaks when one bad cell of many can't be seen, or a version or a resolver's words close an element."""
-    hostile = Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)
-    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01"), hostile], {CELL: [TRAINS] * 2, OTHER: [DIFFERS, TRAINS]})
-    timeline_view.page(tmp_path / "timeline.html", answer)
-    text = (tmp_path / "timeline.html").read_text()
-    assert '<td class="diverges" title="trains 1, diverges 1">≠1</td>' in text
-    assert "<script" not in text and "\x1b" not in text and "alert(" in text
-
-
 @pytest.mark.parametrize(
     ("outcomes", "mark"),
     [

@@ -7,19 +7,12 @@ import pytest
 from faultline.base import packages
 from faultline.base.text import plain
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Did
 from faultline.cells import expected, selection
-from faultline.observations.store import Stack
-from faultline.observations.timeline import UNINSTALLABLE, Timeline, committed
-from faultline.releases import is_safe_view, timeline_view
-from faultline.releases.is_safe_view import Answer
 from faultline.report import page as report_page
 from faultline.report import run, terminal
 from faultline.runs.results import RankError, RankResult
 from faultline.runs.storage import RunInfo
 from tests.support import on_gpus
-from tests.support.changes import cells as some_cells
-from tests.support.changes import compared
 from tests.support.entries import EVIL, FAILURE, broken, entry, evil, result
 from tests.support.night import sampled
 from tests.support.reading import torn
@@ -72,33 +65,21 @@ def opened(matrix):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """Every kind of page with hostile text in whatever may hold some, by name."""
+    """The page of a run with hostile text in whatever may hold some, by name."""
     folder = tmp_path_factory.mktemp("hostile")
     with pytest.MonkeyPatch.context() as patch:
         for module in (run, terminal, report_page):
             patch.setattr(module, "failures", lambda: {"example": FAILURE})
         every = [evil(), broken(detail=EVIL), result(strategy="zero2")]
         report_page.write(folder / "hostile run.html", every, RunInfo(finished=True))
-    texts = {"candidate": EVIL, "baseline": EVIL, "stack": EVIL, "repeat": EVIL, "packages": [(EVIL, EVIL, "1")]}
-    answer = Answer(comparison=compared(["trains", "trains"], [f"raises:other:{EVIL}", f"crashes:x:{EVIL}"]), **texts)
-    (folder / "hostile verdict.html").write_text(is_safe_view.page(answer), encoding="utf-8")
-    days = ("2026-01-01", "2026-02-01")
-    stacks = [Stack(days[0], {EVIL: EVIL}, days[0]), Stack(days[1], {}, days[1], EVIL)]
-    did = [(Did("trains"), UNINSTALLABLE), (Did("raises", EVIL), Did("trains")), (Did(EVIL), Did("hangs"))]
-    cells = dict(zip(some_cells(3), did, strict=True))
-    timeline_view.page(folder / "hostile timeline.html", Timeline(stacks, cells))
     return {file.stem: file for file in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, some):
-    """Every kind of page with what was measured, by name."""
+    """The page of a run that was measured, by name."""
     folder = tmp_path_factory.mktemp("measured")
     report_page.write(folder / "run.html", some, RunInfo(finished=True))
-    timeline_view.page(folder / "timeline.html", committed())
-    names = {"candidate": "trl==1.2.0", "baseline": "what is installed", "packages": [("trl", "1.1.0", "1.2.0")]}
-    changed = compared(["trains", "trains"], ["raises:torn:Torn apart", "diverges:differs:"])
-    (folder / "verdict.html").write_text(is_safe_view.page(Answer(comparison=changed, **names)), encoding="utf-8")
     return {file.stem: file for file in folder.iterdir()}
 
 
@@ -374,7 +355,3 @@ def test_a_page_says_what_it_is_also_of_nothing_and_without_scripts(chromium, me
         assert page.title() == page.inner_text("h1") == "Faultline run: 2 cells, 1 unexpected, 2026-11-23"
     with watched(chromium, file, java_script_enabled=False) as page:
         assert "faultline report" in page.inner_text("noscript")
-    with watched(chromium, measured["timeline"]) as page:
-        shown = page.locator("table").first.inner_text()
-    versions = [version for stack in committed().stacks for version in stack.versions.values()]
-    assert not [version for version in versions if version not in shown], "only a pointer shows these"
