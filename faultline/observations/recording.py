@@ -59,6 +59,13 @@ def with_timeline(before: Observations, timeline: Timeline) -> Observations:
     return with_runs(replace(before, stacks=without), stacks, (), runs)
 
 
+def with_today(before: Observations) -> Observations:
+    """Observations whose timeline ends with the stack that is pinned now, instead of the one that was."""
+    months = {stack.name: "" if stack.month == TODAY else stack.month for stack in before.stacks.values()}
+    stacks = {name: replace(stack, month=months[name]) for name, stack in before.stacks.items()}
+    return replace(before, stacks={**stacks, TODAY: replace(stacks[TODAY], month=TODAY)})
+
+
 def named(observations: Observations) -> Observations:
     """Observations with the names that stacks and errors have by now; what nothing refers to any more is left out.
 
