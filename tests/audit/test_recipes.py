@@ -236,5 +236,9 @@ def test_a_project_says_what_to_ignore(tmp_path):
         in_settings = audited_with("pyproject.toml", settings.format(name))
         assert not match_of(in_file, NO_GRAD) and not match_of(in_settings, NO_GRAD)
         assert f"ignored: {name}" in str(in_settings)
+    two = {"env/requirements.txt": OLD, "recipes/a.yaml": REENTRANT, "recipes/b.yaml": REENTRANT}
+    two["recipes/a.yaml"] += f"# faultline: ignore[{NO_GRAD}]\n"
+    other = match_of(audited(put(tmp_path / "two", two)), NO_GRAD)
+    assert other.recipes == ("recipes/b.yaml",) and other.project.versions["trl"].pinned, "it holds for others"
     unknown = audited_with("pyproject.toml", settings.format("F0000"))
     assert unknown.certain == (NO_GRAD,) and "no failure is called F0000" in str(unknown)
