@@ -82,12 +82,18 @@ def places(finding: Finding) -> list[Place]:
     return list(dict.fromkeys(in_files)) or first[:1]
 
 
+def to_say(finding: Finding) -> list[list[Open]]:
+    """The open conditions of each case of a finding, but for those about what its files state and leave open."""
+    stated = finding.project.left.keys()
+    return [[condition for condition in case.open if stated.isdisjoint(condition.about)] for case in finding.cases]
+
+
 def summary(findings: Sequence[Finding]) -> str:
     """How many failures of the catalogue are certain and how many are open, and on what: never a clean bill."""
     words = [finding.word for finding in findings]
     likely = f", {words.count('likely')} likely" if "likely" in words else ""
     counts = f"{words.count('certain')} of {len(failures())} failures certain{likely}"
-    left = [[case.open for case in finding.cases] for finding in findings if not finding.certain]
+    left = [to_say(finding) for finding in findings if not finding.certain]
     if not left:
         return f"{counts}, none undecided; the others are excluded by what the files state"
     asked = [key(name) for name in deciding(left)]
@@ -95,5 +101,5 @@ def summary(findings: Sequence[Finding]) -> str:
     measure = f"a run of your releases decides {runs}" if runs else ""
     old = sum(any(condition.too_old for condition in case) for cases in left for case in cases[:1])
     aged = f"{old} {'is' if old == 1 else 'are'} about releases older than any that was run" if old else ""
-    settings = f"say {listing(asked)}" if asked else "" if runs or old else "only the code can decide"
+    settings = f"say {listing(asked)}" if asked else "" if runs or old else "no other setting decides them"
     return f"{counts}, {len(left)} undecided: {'; '.join(filter(None, [settings, measure, aged]))}"

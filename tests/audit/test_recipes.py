@@ -242,3 +242,11 @@ def test_a_project_says_what_to_ignore(tmp_path):
     assert other.recipes == ("recipes/b.yaml",) and other.project.versions["trl"].pinned, "it holds for others"
     unknown = audited_with("pyproject.toml", settings.format("F0000"))
     assert unknown.certain == (NO_GRAD,) and "no failure is called F0000" in str(unknown)
+
+
+def test_nobody_is_asked_for_what_is_stated(tmp_path):
+    """Breaks when the last line asks for a strategy or precision that the files state, and that leaves more than one."""
+    files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
+    files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
+    files["run.sh"] += " --config train.yaml\n"
+    assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_checkpointing", "gradient_accumulation_steps"]
