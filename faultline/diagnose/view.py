@@ -80,11 +80,12 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     _headline(console, "What helps against all of them" if details.fates else none, "")
     for verdict, text, cells in listed.rows(details.fates):
         write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
-    if details.each:
+    one = [(name, *listed.rows([fate])[0]) for name, fate in details.each]
+    one += [(match.failure.name, *row) for match in every for row in several.upgrades(match)]
+    if one:
         _headline(console, "What helps against one", "")
-    for name, fate in details.each:
-        [(verdict, text, cells)] = listed.rows([fate])
-        write_line(console, f"  {verdict:<11}  {name}: {text}  [{cells}]")
+    for name, verdict, text, evidence in one:
+        write_line(console, f"  {verdict:<11}  {name}: {text}  [{evidence}]")
     console.print()
     _rows(console, [("Details", here(f"faultline show {match.failure.name}")) for match in every])
 
