@@ -245,7 +245,7 @@ def test_a_project_says_what_to_ignore(tmp_path):
 
 
 def test_nobody_is_asked_for_what_is_stated(tmp_path):
-    """Breaks when the last line asks for a strategy or precision that the files state, and that leaves more than one."""
+    """Breaks when a strategy or precision is asked for that the files state, and that leaves more than one."""
     files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
     files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
     files["run.sh"] += " --config train.yaml\n"
