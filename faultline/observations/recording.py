@@ -61,8 +61,7 @@ def with_timeline(before: Observations, timeline: Timeline) -> Observations:
 
 def with_today(before: Observations) -> Observations:
     """Observations whose timeline ends with the stack that is pinned now, instead of the one that was."""
-    months = {stack.name: "" if stack.month == TODAY else stack.month for stack in before.stacks.values()}
-    stacks = {name: replace(stack, month=months[name]) for name, stack in before.stacks.items()}
+    stacks = {name: replace(each, month="") if each.month == TODAY else each for name, each in before.stacks.items()}
     return replace(before, stacks={**stacks, TODAY: replace(stacks[TODAY], month=TODAY)})
 
 
