@@ -1,12 +1,14 @@
 """Moving the pins: is-safe's answer, what is measured and rewritten on the new stack, what is left to a person."""
 
 import re
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import tomlkit
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
@@ -20,9 +22,10 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import Rule
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
-from faultline.maintain import command, record
+from faultline.maintain import command, record, score
 from faultline.matrix import command as matrix
 from faultline.matrix.command import RunRequest
+from faultline.observations import recording, store
 from faultline.releases import is_safe
 from faultline.releases.changes import Safety
 from faultline.runs import results, storage
@@ -131,6 +134,9 @@ def rewritten(bump: Bump, folder: Path, workers: int) -> list[str]:
     lines += [f"findings/{name} does something else now: see its finding.toml" for name in bump.findings or ()]
     matrix_run = str(folder / MATRIX)
     record.run([matrix_run])
+    store.write(recording.with_today(store.everything()))
+    lines += faults(bump.new)
+    score.run()
     command.durations(matrix_run)
     command.readmes(matrix_run)
     return [*lines, *NOT_MEASURED]
@@ -173,6 +179,26 @@ def blessed(entries: Sequence[Result], bump: Bump) -> list[str]:
         rules = blessing.bless(failure, observed, local[0].stack, rules, cells, since)
         file.write_text(expected.to_toml(rules), encoding="utf-8")
     expected.rules.cache_clear()
+    return lines
+
+
+def faults(new: Mapping[str, str]) -> list[str]:
+    """Move the line at fault of each failure to where its text stands in the new versions; gives, in lines, those whose
+    text isn't there just once."""
+    lines = []
+    for failure in failures().values():
+        fault = failure.history.fault
+        if not fault or fault.package not in new:
+            continue
+        source = (Path(sysconfig.get_path("purelib")) / fault.file).read_text(encoding="utf-8").splitlines()
+        there = [number for number, line in enumerate(source, 1) if line.strip() == fault.text]
+        if len(there) != 1:
+            lines.append(f"{failure.name}: its line at fault is {len(there)} times in {fault.file}: see history.toml")
+            continue
+        file = REPROS / failure.name / "history.toml"
+        document = tomlkit.parse(file.read_text(encoding="utf-8"))
+        document["fault"].update(line=there[0], version=new[fault.package])
+        file.write_text(tomlkit.dumps(document), encoding="utf-8")
     return lines
 
 

@@ -40,9 +40,8 @@ def stated(section: Section) -> Iterator[Statement]:
     elif key := next((key for key in RANKS if section.get(key) == 0), ""):
         yield Statement("adapter", NO, section.source(key))
     elif key := next((key for key in LORA if section.get(key)), ""):
-        full = next(
-            (key for key in section.data if section.get(key) == "full"), ""
-        )  # the mode of somebody's own script
+        # The mode of somebody's own script.
+        full = next((key for key in section.data if section.get(key) == "full"), "")
         yield Statement("adapter", NO if full else YES, section.source(full or key))
     if PARAMETERS in section.data:
         yield Statement("target_parameters", YES if section.get(PARAMETERS) else NO, section.source(PARAMETERS))

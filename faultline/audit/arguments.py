@@ -258,6 +258,6 @@ PARTS = {
     _switches: (),
     _unnamed: ("gradient_checkpointing", "activation_checkpointing", *KWARGS),
     _precision: ("bf16", "fp16"),
-    adapters.stated: (*adapters.ADAPTERS,),
+    adapters.stated: tuple(adapters.ADAPTERS),
     engines.accumulation: (),
 }

@@ -6,7 +6,7 @@ from faultline import strategies
 from faultline.audit.conditions import Case, Finding, wanted
 from faultline.audit.evidence import Observed
 from faultline.audit.project import Project
-from faultline.audit.undecided import deciding, key
+from faultline.audit.wording import to_say
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS
 from faultline.cells.words import ordered
 from faultline.observations import remedies
@@ -19,7 +19,6 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
     """The answer for programs."""
     axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
     sources = _sources(project)
-    undecided = [[case.open for case in finding.cases] for finding in findings if not finding.certain]
     return {
         "read": list(project.read),
         "known": {
@@ -28,7 +27,7 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
         },
         "versions": {name: {"range": each.text, "from": sources[name]} for name, each in project.versions.items()},
         "unknown": project.unknown,
-        "say": [key(name) for name in deciding(undecided)],
+        "say": to_say(findings),
         "notes": list(project.notes),
         "findings": [
             {

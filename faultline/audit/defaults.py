@@ -57,9 +57,13 @@ class Framework:
 
 
 @functools.cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(TABLE.read_text("utf-8"))
+
+
+@functools.cache
 def frameworks() -> tuple[Framework, ...]:
     """Every framework of the table."""
-    table = tomllib.loads(TABLE.read_text("utf-8"))
     return tuple(
         Framework(
             name,
@@ -68,7 +72,7 @@ def frameworks() -> tuple[Framework, ...]:
             entry.get("alone", False),
             tuple(_default(name, entry["package"], each) for each in entry["default"]),
         )
-        for name, entry in table.items()
+        for name, entry in _table().items()
     )
 
 
@@ -80,8 +84,7 @@ def _default(name: str, package: str, entry: Mapping[str, Any]) -> Default:
 @functools.cache
 def configs() -> Mapping[str, Table]:
     """The DeepSpeed configs that frameworks bring, by the names that their settings give them."""
-    table = tomllib.loads(TABLE.read_text("utf-8"))
-    return {name: config for entry in table.values() for name, config in entry.get("configs", {}).items()}
+    return {name: config for entry in _table().values() for name, config in entry.get("configs", {}).items()}
 
 
 def by_command(words: Sequence[str]) -> str:

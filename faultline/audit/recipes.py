@@ -49,8 +49,8 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
     anchors += [(name, [*contents[name]]) for name in free if name not in taken and _is_program(contents[name])]
     if len(anchors) < 2:
         return []
-    versions = [content for content in each if content.pins or content.ignored or not content.kind]
-    homes = {_home(content) for content in versions}
+    versions = [content for content in each if content.pins or not content.kind]
+    homes = {_home(content) for content in versions if content.pins}
     times = Counter[str]()
     each_named = []
     for name, parts in anchors:
@@ -80,7 +80,8 @@ def _versions(
     """What the files of versions ask for that hold for some parts; of a package, those in the innermost folder."""
     above = {folder for part in parts for path in (part.path, *part.names) for folder in path.parents}
     given = [one for one in versions if one in always or one.path == Path()]
-    inside = [one for one in versions if one not in given and (len(homes) == 1 or _home(one) in above)]
+    alone = len(homes) == 1
+    inside = [one for one in versions if one not in given and ((alone and one.pins) or _home(one) in above)]
     deepest: dict[str, int] = {}
     for one in inside:
         deepest |= {pin.package: max(deepest.get(pin.package, 0), _depth(one)) for pin in one.pins}

@@ -82,18 +82,30 @@ def places(finding: Finding) -> list[Place]:
     return list(dict.fromkeys(in_files)) or first[:1]
 
 
+def to_say(findings: Sequence[Finding]) -> list[str]:
+    """The settings that would decide most of what is undecided, but for what the files state and leave open."""
+    undecided = [finding for finding in findings if not finding.certain]
+    return [key(name) for name in deciding([[_unstated(each, case) for case in each.cases] for each in undecided])]
+
+
+def _unstated(finding: Finding, case: Case) -> list[Open]:
+    """The open conditions of a case that aren't about what the files state."""
+    stated = finding.project.left.keys()
+    return [condition for condition in case.open if stated.isdisjoint(condition.about)]
+
+
 def summary(findings: Sequence[Finding]) -> str:
     """How many failures of the catalogue are certain and how many are open, and on what: never a clean bill."""
     words = [finding.word for finding in findings]
     likely = f", {words.count('likely')} likely" if "likely" in words else ""
     counts = f"{words.count('certain')} of {len(failures())} failures certain{likely}"
-    left = [[case.open for case in finding.cases] for finding in findings if not finding.certain]
-    if not left:
+    surest = [finding.cases[0].open for finding in findings if not finding.certain]
+    if not surest:
         return f"{counts}, none undecided; the others are excluded by what the files state"
-    asked = [key(name) for name in deciding(left)]
-    runs = sum(any(condition.decide for condition in case) for cases in left for case in cases[:1])
+    asked = to_say(findings)
+    runs = sum(any(condition.decide for condition in case) for case in surest)
     measure = f"a run of your releases decides {runs}" if runs else ""
-    old = sum(any(condition.too_old for condition in case) for cases in left for case in cases[:1])
+    old = sum(any(condition.too_old for condition in case) for case in surest)
     aged = f"{old} {'is' if old == 1 else 'are'} about releases older than any that was run" if old else ""
-    settings = f"say {listing(asked)}" if asked else "" if runs or old else "only the code can decide"
-    return f"{counts}, {len(left)} undecided: {'; '.join(filter(None, [settings, measure, aged]))}"
+    settings = f"say {listing(asked)}" if asked else "" if runs or old else "no other setting decides them"
+    return f"{counts}, {len(surest)} undecided: {'; '.join(filter(None, [settings, measure, aged]))}"

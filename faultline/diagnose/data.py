@@ -67,6 +67,7 @@ def _possible(match: Match) -> Mapping[str, object]:
         "signature": match.signature,
         "distinguished_by": match.distinguished_by,
         "runs": several.runs(match),
+        "upgrade": [release for _, release, _ in several.upgrades(match)],
     }
 
 

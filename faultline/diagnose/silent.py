@@ -17,7 +17,8 @@ from faultline.observations.matching import Hints, fits
 
 GRAD_NORM = "grad_norm"  # as trainers log it; transformers does so since 4.38
 ENOUGH = 1000  # losses of a rank that are compared
-FEWEST = 3  # steps that count: the first ones of a run in half precision may overflow
+FEWEST = 3  # steps that count without a number before them: the first ones in half precision may overflow
+SKIPS = "In fp16 a few such steps may be skipped, and the next ones have a number again."
 LONGEST = 4000  # characters of a line that are searched
 
 WRONGLY = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
@@ -29,6 +30,15 @@ NORM = re.compile(
 )
 LOSS = re.compile(
     r"(?<!\w)loss['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
+    re.IGNORECASE,
+)
+# A line of a training log by its beginning, and what such a one has a space before: a sentence has other words there.
+COUNTED = re.compile(
+    r"\W{0,8}(?:train(?:ing)?\W{1,3})?(?:global[_ ])?(?:step|iter(?:ation)?|epoch|batch)\W{1,12}\d", re.IGNORECASE
+)
+SPACED = re.compile(
+    r"(?<!\w)(?<!the )(loss|grad_norm)\s{1,8}"
+    r"(?=(?:nan|[+-]?[\d.]{1,40}(?:e[+-]?\d{1,4})?)\s{0,8}(?:$|[^\w\s.]|(?<=\s)[\w/]{1,40}[\s:=]{1,8}(?:[+-]?\.?\d|nan)))",
     re.IGNORECASE,
 )
 # Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right.
@@ -52,6 +62,11 @@ class Silence:
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
     after: int = 0
     figure: str = GRAD_NORM
+
+    @property
+    def skips(self) -> str:
+        """What else it may be, in words: steps that a loss scaler skips."""
+        return SKIPS if self.figure == GRAD_NORM and self.steps < FEWEST else ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class Run:
 class Steps:
     """Takes the lines that log a gradient or a loss: which steps had a gradient, and what each rank's loss was."""
 
-    words = f"{GRAD_NORM}|loss"
+    words = f"{GRAD_NORM}|[Ll]oss|LOSS"
     """The pattern of the lines that count."""
 
     def __init__(self) -> None:
@@ -95,6 +110,7 @@ class Steps:
 
     def take(self, line: Line) -> None:
         text = line.text[:LONGEST]
+        text = SPACED.sub(r"\1: ", text) if COUNTED.match(text) else text
         norm, loss = NORM.search(text), LOSS.search(text)
         if loss and line.rank is not None and len(losses := self._by_rank.setdefault(line.rank, [])) < ENOUGH:
             losses.append(loss[1])
@@ -105,12 +121,12 @@ class Steps:
             self._losses.take(float(loss[1]) or 1.0, line)  # a loss of 0 is none that went wrong
 
     def silence(self, hints: Hints) -> Silence | None:
-        """The steps without a gradient of a run that logs none at all, or nothing but nan from some step on, if they
-        are enough. A norm of 0 after others may be right."""
+        """The steps without a gradient of a run that logs none at all, if they are enough, or nothing but nan from some
+        step on. A norm of 0 after others may be right."""
         run = self._gradients if self._gradients.learned or self._gradients.count else self._losses
-        if run.count < FEWEST or (run.learned and [*run.norms] != ["nan"]):
+        if not run.count or ([*run.norms] != ["nan"] if run.learned else run.count < FEWEST):
             return None
-        first, last = run.lines
+        first, last = run.lines[0], run.lines[-1]
         wanted = [{"0": "unmoved", "nan": "nan"}[norm] for norm in run.norms]
         every = {name: _silently(failure, wanted, hints) for name, failure in failures().items()}
         today = {name: _silently(failure, wanted, hints, today=True) for name, failure in failures().items()}

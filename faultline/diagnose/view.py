@@ -80,11 +80,12 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     _headline(console, "What helps against all of them" if details.fates else none, "")
     for verdict, text, cells in listed.rows(details.fates):
         write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
-    if details.each:
+    one = [(name, *listed.rows([fate])[0]) for name, fate in details.each]
+    one += [(match.failure.name, *row) for match in every for row in several.upgrades(match)]
+    if one:
         _headline(console, "What helps against one", "")
-    for name, fate in details.each:
-        [(verdict, text, cells)] = listed.rows([fate])
-        write_line(console, f"  {verdict:<11}  {name}: {text}  [{cells}]")
+    for name, verdict, text, evidence in one:
+        write_line(console, f"  {verdict:<11}  {name}: {text}  [{evidence}]")
     console.print()
     _rows(console, [("Details", here(f"faultline show {match.failure.name}")) for match in every])
 
@@ -238,8 +239,9 @@ def _events(console: Console, diagnosis: Diagnosis) -> None:
 
 def _silent(console: Console, silence: Silence) -> None:
     """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
-    lines = f"{one_line(silence.file)}:{silence.first}-{silence.last}"
-    write_line(console, f"  {lines}  {silence.steps} steps. Many mistakes do that, so no failure is named.")
+    lines = f"{one_line(silence.file)}:{'-'.join(map(str, dict.fromkeys((silence.first, silence.last))))}"
+    what = f"Many mistakes do that, so no failure is named. {silence.skips}".rstrip()
+    write_line(console, f"  {lines}  {count(silence.steps, 'step')}. {what}")
     parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     write_line(console, f"  These failures leave {parameters} without an error:")
     for name, names in silence.failures.items():
@@ -254,9 +256,8 @@ def _silent(console: Console, silence: Silence) -> None:
 
 
 def _same(console: Console, same: SameLosses) -> None:
-    write_line(
-        console, f"  {one_line(same.file)}:{same.first}  ranks {', '.join(map(str, same.ranks))}, {same.steps} steps"
-    )
+    ranks = ", ".join(map(str, same.ranks))
+    write_line(console, f"  {one_line(same.file)}:{same.first}  ranks {ranks}, {same.steps} steps")
     write_line(console, "  This is right if what they log is the mean over the ranks.")
     write_line(console, "  Else every rank trains on the same rows: print a batch's first row on each rank.")
 

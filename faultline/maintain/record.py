@@ -87,13 +87,15 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
         if row.stack == TODAY and cell.broken:
             divergences[cell.id] = Divergence(cell.id, row.stack, result.finding)
         runs.append((cell, row))
+    former = {stack.name for stack in before.stacks.values() if stack.month == TODAY}  # of the timeline's last column
     after = recording.with_runs(before, stacks.values(), errors.values(), runs, divergences)
     after = replace(after, divergences={i: each for i, each in after.divergences.items() if each.finding != Finding()})
 
     def is_recorded(cell: Cell, row: Row) -> bool:
         stack = after.stacks[row.stack]
         if stack.name == TODAY or not (cell.broken and stack.named):
-            return bool(row.error) or any(each.stack == row.stack for each in before.rows.get(cell, ()))
+            known = {row.stack} | (former if stack.name == TODAY else set())
+            return bool(row.error) or any(each.stack in known for each in before.rows.get(cell, ()))
         return True
 
     rows = {cell: [row for row in each if is_recorded(cell, row)] for cell, each in after.rows.items()}

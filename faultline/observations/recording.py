@@ -59,6 +59,12 @@ def with_timeline(before: Observations, timeline: Timeline) -> Observations:
     return with_runs(replace(before, stacks=without), stacks, (), runs)
 
 
+def with_today(before: Observations) -> Observations:
+    """Observations whose timeline ends with the stack that is pinned now, instead of the one that was."""
+    stacks = {name: replace(each, month="") if each.month == TODAY else each for name, each in before.stacks.items()}
+    return replace(before, stacks={**stacks, TODAY: replace(stacks[TODAY], month=TODAY)})
+
+
 def named(observations: Observations) -> Observations:
     """Observations with the names that stacks and errors have by now; what nothing refers to any more is left out.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Signature
@@ -14,7 +14,7 @@ from faultline.catalogue.recognition import met, patterns_met
 from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN, Outcomes
-from faultline.observations import measured, store
+from faultline.observations import history, measured, releases, store
 from faultline.observations.matching import SHARED, Hints, Match, judge
 from faultline.observations.measured import place
 from faultline.observations.remedies import Fate
@@ -131,6 +131,27 @@ def distinctions(several: Sequence[Match], condition: str = "if") -> list[str]:
         else f"It is {m.failure.name} {condition} this is so: {m.failure.title}"
         for m in several
     ]
+
+
+def upgrades(match: Match) -> list[tuple[str, str, str]]:
+    """Each first release with the fix of cells that ended with a failure's error: a verdict, the release and evidence.
+
+    Cells that neither have a fix nor show the failure today say nothing. While some show it, those with the fix are
+    named by their variants.
+    """
+    known = measured.outcomes(match.failure)
+    every = [cell for cell in measured.recorded(match.failure.name, match.signature) if cell.broken and cell in known]
+    every = [cell for cell in every if not match.where or place(cell) in match.where]
+    fixes = {cell: releases.fixed(match.failure, cell) for cell in every}
+    cells = [cell for cell in every if fixes[cell] or history.shows(match.failure, cell, known[cell])]
+    rows = []
+    for fix in dict.fromkeys(fix for fix in fixes.values() if fix):
+        there = [cell for cell in cells if fixes[cell] == fix]
+        variants = ", ".join(sorted({cell.variant for cell in there}))
+        word, of = ("conditional", f", in {variants}") if len(there) < len(cells) else ("verified", "")
+        evidence = f"first release with the fix; {len(there)} of {count(len(cells), 'cell')}{of}"
+        rows.append((word, f"{fix.package} {fix.version} or newer", evidence))
+    return rows
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _VARIABLE = (
 )
 
 # Of what looks variable, that which a library's source has as it stands.
-_CONSTANT = r"\b\d-D\b|\btorch\.[A-Z]\w*\b"
+_CONSTANT = r"\b\d-D\b|\btorch\.[A-Z]\w*\b|\b(?:BF|FP|bf|fp|BFloat|Float|Int)(?:8|16|32|64)\b"
 SPLIT = re.compile("|".join([f"({_CONSTANT})", '"', *(pattern.pattern for pattern, _ in _VARIABLE[:4])]))
 SEVERAL = re.compile(r"\w\W+\w")  # words: one alone finds everything
 SIGNS = " ,:;([{)]}<>='`"  # that no stretch ends with

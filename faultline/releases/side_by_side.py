@@ -89,11 +89,12 @@ class Both:
         if known[-1].unusable or self.watch.enough:
             return known
         results = {entry.cell: entry for entry in known[1].results}
+        as_expected = {cell for cell in cells if self._as_expected(results[cell])}
+        spared = {cell for cell in missing & as_expected if results[cell].outcome == Outcome.TRAINS}
         fail_as_recorded = [cell for cell in cells if cell in missing and self.fails_as_recorded(results[cell])]
-        spared = {cell for cell in missing if self._trains_as_expected(results[cell])}
         spared |= {*fail_as_recorded} - {*fail_as_recorded[:: scope.TENTH]}
         wanted = [cell for cell in cells if cell not in spared]
-        likely_worse_first = sorted(wanted, key=lambda cell: not self._unlike_expected(results[cell]))
+        likely_worse_first = sorted(wanted, key=as_expected.__contains__)
         return [*self._until_unusable([(0, likely_worse_first)]), known[1]]
 
     def end(self, cells: Sequence[Cell]) -> bool:
@@ -124,17 +125,14 @@ class Both:
 
     def fails_as_recorded(self, candidate: Result) -> bool:
         """Whether a candidate's cell fails just as it is recorded of the baseline, by an outcome that says how."""
-        known = self._expected(candidate.cell)
         named = candidate.outcome != Outcome.TRAINS and candidate.signature not in changes.UNNAMED
-        measured_there = self.recorded and known.basis is Basis.MEASURED
-        return named and measured_there and not self._unlike_expected(candidate)
+        if not (named and self.recorded and self._expected(candidate.cell).basis is Basis.MEASURED):
+            return False
+        return self._as_expected(candidate)
 
-    def _trains_as_expected(self, candidate: Result) -> bool:
-        return candidate.outcome == Outcome.TRAINS and not self._unlike_expected(candidate)
-
-    def _unlike_expected(self, candidate: Result) -> bool:
-        known = self._expected(candidate.cell)
-        return expected.verdict(known, candidate.outcome, candidate.signature) != "expected"
+    def _as_expected(self, candidate: Result) -> bool:
+        """Whether a candidate's cell does what is expected of the baseline."""
+        return expected.verdict(self._expected(candidate.cell), *candidate.did) == "expected"
 
     def _expected(self, cell: Cell) -> Expectation:
         """What a cell is expected to do on the baseline."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from faultline.base import packages
+from faultline.base.paths import ROOT
 from faultline.base.text import matches
 from lab.programs import rules
 from lab.programs.program import Program
@@ -33,38 +35,35 @@ class Rule:
         return matches(strategy, self.strategies) and rules.has(self.where, program.value)
 
 
-def refusal(strategies: str, words: str, file: str, line: int) -> Refusal:
-    """A refusal by a line of a package's source, at the release that is pinned."""
+def refusal(strategies: str, words: str, file: str) -> Refusal:
+    """A refusal by a file of a package's source, at the release that is pinned."""
     package = file.partition("/")[0]
-    return Refusal(tuple(strategies.split()), words, f"{SOURCES[package]}/{file}#L{line}")
+    return Refusal(tuple(strategies.split()), words, SOURCES[package].format(PINS[package]) + file)
 
 
 def known(strategies: str, failure: str, **where: Any) -> Rule:
     return Rule(tuple(strategies.split()), where, failure)
 
 
+PINS = packages.pinned(ROOT / "requirements.txt")
 SOURCES = {
-    "accelerate": "https://github.com/huggingface/accelerate/blob/v1.15.0/src",
-    "deepspeed": "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8",
-    "safetensors": "https://github.com/huggingface/safetensors/blob/v0.8.0/bindings/python/py_src",
-    "transformers": "https://github.com/huggingface/transformers/blob/v5.23.0/src",
+    "accelerate": "https://github.com/huggingface/accelerate/blob/v{}/src/",
+    "deepspeed": "https://github.com/deepspeedai/DeepSpeed/blob/v{}/",
+    "safetensors": "https://github.com/huggingface/safetensors/blob/v{}/bindings/python/py_src/",
+    "transformers": "https://github.com/huggingface/transformers/blob/v{}/src/",
 }
 REFUSALS: Sequence[Refusal] = (
-    refusal("zero2*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage_1_and_2.py", 351),
-    refusal("zero3*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage3.py", 396),
-    refusal("zero2*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage_1_and_2.py", 350),
-    refusal("zero3*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage3.py", 395),
-    refusal("zero*", "compute_grad_norm=false requires gradient_", "deepspeed/runtime/zero/stage_1_and_2.py", 213),
-    refusal("zero3*", "compute_grad_norm=false is supported only with", "deepspeed/runtime/zero/config.py", 392),
-    refusal("fsdp*", "do not support `clip_grad_value_`", "accelerate/accelerator.py", 3073),
-    refusal(
-        "*", "You can't use batches of different size with `dispatch_batches=True`", "accelerate/data_loader.py", 845
-    ),
-    refusal(
-        "zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", "transformers/trainer.py", 905
-    ),
-    refusal("*", "You are trying to save a non contiguous tensor", "safetensors/torch.py", 577),
-    refusal("*", "Some tensors share memory, this will lead to duplicate memory", "safetensors/torch.py", 559),
+    refusal("zero2*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage_1_and_2.py"),
+    refusal("zero3*", "pre-scale gradients is not yet supported", "deepspeed/runtime/zero/stage3.py"),
+    refusal("zero2*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage_1_and_2.py"),
+    refusal("zero3*", "gradient_predivide_factor != 1.0 is not yet", "deepspeed/runtime/zero/stage3.py"),
+    refusal("zero*", "compute_grad_norm=false requires gradient_", "deepspeed/runtime/zero/stage_1_and_2.py"),
+    refusal("zero3*", "compute_grad_norm=false is supported only with", "deepspeed/runtime/zero/config.py"),
+    refusal("fsdp*", "do not support `clip_grad_value_`", "accelerate/accelerator.py"),
+    refusal("*", "You can't use batches of different size with `dispatch_batches=True`", "accelerate/data_loader.py"),
+    refusal("zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", "transformers/trainer.py"),
+    refusal("*", "You are trying to save a non contiguous tensor", "safetensors/torch.py"),
+    refusal("*", "Some tensors share memory, this will lead to duplicate memory", "safetensors/torch.py"),
 )
 
 REPORTED: Sequence[Refusal] = (

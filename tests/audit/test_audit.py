@@ -430,7 +430,7 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
     name = "zero2_ga_wrong_gradient"
     config = '{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}'
     train = "output_dir: x\ngradient_accumulation_steps: 4\nbf16: false\nfp16: false\n"
-    files = {"ds.json": config, "train.yaml": train, "requirements.txt": pins(deepspeed="0.18.2")}
+    files = {"ds.json": config, "train.yaml": train, "requirements.txt": pins(**measured.pins("deepspeed-0.18.2"))}
     _, out, _ = asked("audit", put(tmp_path, files), "--json")
     [finding] = [finding for finding in json.loads(out)["findings"] if finding["failure"] == name]
     [case] = finding["cases"]

@@ -236,5 +236,17 @@ def test_a_project_says_what_to_ignore(tmp_path):
         in_settings = audited_with("pyproject.toml", settings.format(name))
         assert not match_of(in_file, NO_GRAD) and not match_of(in_settings, NO_GRAD)
         assert f"ignored: {name}" in str(in_settings)
+    two = {"env/requirements.txt": OLD, "recipes/a.yaml": REENTRANT, "recipes/b.yaml": REENTRANT}
+    two["recipes/a.yaml"] += f"# faultline: ignore[{NO_GRAD}]\n"
+    other = match_of(audited(put(tmp_path / "two", two)), NO_GRAD)
+    assert other.recipes == ("recipes/b.yaml",) and other.project.versions["trl"].pinned, "it holds for others"
     unknown = audited_with("pyproject.toml", settings.format("F0000"))
     assert unknown.certain == (NO_GRAD,) and "no failure is called F0000" in str(unknown)
+
+
+def test_nobody_is_asked_for_what_is_stated(tmp_path):
+    """Breaks when a strategy or precision is asked for that the files state, and that leaves more than one."""
+    files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
+    files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
+    files["run.sh"] += " --config train.yaml\n"
+    assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_checkpointing", "gradient_accumulation_steps"]

@@ -678,6 +678,9 @@ def test_why_a_cell_is_impossible_is_told_once():
         "– impossible  fsdp2 (off): no part of the model can be a unit",  # noqa: RUF001
     ]
     assert view.impossible([entry()]) == []
+    raised = [oracle.Judgement(outcomes.Outcome.RAISES, "", f"ValueError: {words}") for words in checking.ON_GPUS]
+    details = {checking.on_this_device(entry().cell, each).detail for each in raised}
+    assert len(details) == 1 and "--device cuda" in details.pop(), "engines raise two errors for one cause"
 
 
 def test_of_an_error_its_module_is_told_and_no_difference():

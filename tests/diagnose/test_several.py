@@ -107,6 +107,8 @@ def test_an_empty_recomputed_shape_is_zero3s():
     for text in (EMPTY, line, line.removesuffix(", 'dtype': torch.bfloat16}"), line.replace("torch.Size([0])", "[0]")):
         assert len(names(diagnosed(text))) == 3 and names(diagnosed(text))[0] == zero3
         assert diagnosed(f"trl, LoRA\n{text}").named == zero3
+    out = printed(diagnosed(EMPTY, **place("zero3")))
+    assert re.search(rf"verified +{zero3}: deepspeed 0.19.3 or newer +\[first .+; (\d+) of \1 cells\]", out)
     assert all("ZeRO-3" in match.distinguished_by for match in diagnosed(RECOMPUTED).several)
     assert diagnosed(EMPTY.replace("[0]", "[964]")).answer == NOT_THERE, "another shape is no placeholder of ZeRO-3"
 
@@ -201,6 +203,7 @@ def test_what_helps_against_all_was_measured_against_each():
     answer = diagnosed(NO_GRAD)
     fates = {fate.key: fate for fate in details(answer).fates}
     assert fates["off"].word == "verified" and "enable_input_require_grads" not in fates
+    assert re.search(rf"conditional +{GRPO}: trl 0.16.0 or newer +\[first .+, in grpo-broken\]", printed(answer))
     unused = diagnosed(UNUSED)
     assert details(unused).fates == [] and "What helps against one" in printed(unused)
 

@@ -1,10 +1,14 @@
 """The move of pins: what is asked, what is written, and that no step is done twice or left out."""
 
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from faultline.base import packages
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
-from faultline.base.paths import ROOT
+from faultline.base.paths import REPROS, ROOT
+from faultline.catalogue.loading import failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.runs import storage
@@ -13,6 +17,7 @@ from tests.support import entries
 
 PINS = ROOT.joinpath("requirements.txt").read_text()
 NAME = "zero3_dummy_loss"
+AT_FAULT, CHANGED = "zero3_save_pretrained_empty", "moe_aux_loss_times_world_size"  # in a line of transformers
 OLD, WRONG = packages.pinned(ROOT / "requirements.txt"), ("diverges", "differs")
 
 
@@ -55,8 +60,15 @@ def steps(monkeypatch, tmp_path):
     monkeypatch.setattr(bump, "asked", lambda *_: calls.append("is-safe") or ("NOT SAFE", "results/summary.md"))
     monkeypatch.setattr(bump.matrix, "run", matrix)
     monkeypatch.setattr(bump.replay, "replay", lambda _: calls.append("findings") or ["ddp_backward_differs"])
+    monkeypatch.setattr(bump.store, "write", lambda known: calls.append(known.stacks[packages.TODAY].month))
+    monkeypatch.setattr(bump.score, "run", lambda: calls.append("score"))
     for module, name in ((bump.record, "run"), (bump.command, "durations"), (bump.command, "readmes")):
         monkeypatch.setattr(module, name, lambda run, name=name: calls.append(name))
+    for name in (AT_FAULT, CHANGED):
+        shutil.copytree(REPROS / name, folder.parent / name)
+    fault = replace(failures()[CHANGED].history.fault, text="else")
+    other = replace(failures()[CHANGED], history=replace(failures()[CHANGED].history, fault=fault))
+    monkeypatch.setattr(bump, "failures", lambda: {n: failures()[n] for n in (NAME, AT_FAULT)} | {CHANGED: other})
     return calls, new, unsteady
 
 
@@ -69,9 +81,11 @@ def test_a_move_goes_on_where_it_stopped_and_ends_with_what_a_person_must_decide
         assert calls == ["is-safe"] and "transformers==9.9\n" in bump.PINS.read_text()
     monkeypatch.setattr(bump.requests, "installed", lambda: ("transformers==9.9",))
     assert bump.run("transformers==9.9", 1) == EXIT_UNEXPECTED
-    assert calls[1:] == ["matrix 0", "matrix 2", "findings", "run", "durations", "readmes"]
+    assert calls[1:] == ["matrix 0", "matrix 2", "findings", "run", packages.TODAY, "score", "durations", "readmes"]
+    assert 'version = "9.9"' in (bump.REPROS / AT_FAULT / "history.toml").read_text()
     printed = capsys.readouterr().out
     assert "is-safe says NOT SAFE" in printed and "findings/ddp_backward_differs" in printed
+    assert f"{CHANGED}: its line at fault is 0 times in transformers/trainer.py" in printed
     assert f"{NAME}, 1 cell: trains before, diverges (differs) now" in printed
     assert f"{unsteady.id} doesn't do the same twice" in printed
     rules = expected.load(bump.REPROS / NAME / "expected.toml")

@@ -218,7 +218,10 @@ def test_every_stack_has_its_errors_recorded(name):
         for cell, row in measured.runs(error)
         if versions.items() <= store.stacks()[row.stack].versions.items()
     }
-    differs = [package for package, version in versions.items() if measured.pinned()[package] != version]
+    # A stack with today's other packages of its day differs in one from what was today's.
+    others = [stack.versions for stack in store.stacks().values() if stack.name not in requests.named()]
+    differing = [[p for p, v in versions.items() if other[p] != v] for other in (measured.pinned(), *others)]
+    differs = min(filter(None, differing), key=len, default=[])
     assert len(differs) == 1 or {cell.precision for *_, cell in matches} == {"fp32", "bf16"}
     takes_part = PARTS.get(" ".join(differs), lambda cell: True)
     raised = {

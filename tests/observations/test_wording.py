@@ -51,6 +51,8 @@ def test_what_differs_from_run_to_run_makes_no_difference(values, text):
         ("RuntimeError: 'weight' must be 2-D", "RuntimeError \"'weight' must be 2-D\""),
         ("E: The size of tensor a (0) must match b (64) at dimension 1", 'E "The size of tensor a" "must match b"'),
         ("E: [Errno 2] No such file or directory: '/a/b'", 'E "No such file or directory'),
+        ("E: Attempting to unscale FP16 gradients.", 'E "Attempting to unscale FP16 gradients."'),
+        ("E: expected BFloat16 but found Float", 'E "expected BFloat16 but found Float"'),
         ("KeyError: 'lr'", "KeyError \"'lr'\""),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
     ],

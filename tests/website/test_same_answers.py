@@ -34,8 +34,9 @@ LINES = [
     *itertools.starmap(STEP.format, itertools.product(("2.3", "'0.0'", "nan"), ("0.0", "'0'", "nan", "1.5", "1e-08"))),
     *(f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': {std}}}" for std in ("0.0", "0.05")),
     *(*RANKS, *SETTINGS, WARNING, "Traceback (most recent call last):", "loss: nan", "", "10%|#"),
+    *("step 1 loss 2.3 grad_norm 1.5", "iter 2: loss nan, time 3ms", "Step 3 loss nan is bad", "Loss: nan"),
 ]
-SILENCE = ("norm", "steps", "failures", "earlier", "after", "figure")
+SILENCE = ("norm", "steps", "failures", "earlier", "after", "figure", "skips")
 
 
 def errors():

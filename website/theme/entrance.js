@@ -88,7 +88,7 @@
   const silentWords = ({ silence, same, warned, cut }) => {
     if (silence) {
       const when = silence.after ? `after ${steps(silence.after)} that had a number` : "in every step that it logs";
-      return `No error found, but ${silence.figure} is ${silence.norm} ${when}: ${steps(silence.steps)}. Many mistakes do that, so no failure is named.`;
+      return `No error found, but ${silence.figure} is ${silence.norm} ${when}: ${steps(silence.steps)}. Many mistakes do that, so no failure is named. ${silence.skips}`.trim();
     }
     if (cut) return "No error found, but a traceback begins in this text, and its last line names the error: paste that too.";
     if (same)

@@ -7,6 +7,7 @@ window.FAULTLINE.silent = (() => {
   const order = window.FAULTLINE.answers.strategies;
   const regex = ([source, flags], more = "") => new RegExp(source, flags + more);
   const [norms, losses, alike] = [known.norm, known.loss, known.alike].map((each) => regex(each));
+  const [counted, spaced] = [regex(known.counted), regex(known.spaced, "g")];
   const prefix = regex(known.prefix, "y");
   const warnings = known.warnings.map(([failure, pattern, distinction]) => [failure, regex(pattern), distinction]);
 
@@ -42,13 +43,14 @@ window.FAULTLINE.silent = (() => {
     const figure = gradients.learned || gradients.count ? "grad_norm" : "loss";
     const steps = figure === "loss" ? ofLosses : gradients;
     const norm = [...steps.norms].join(" or ");
-    if (steps.count < known.fewest || (steps.learned && norm !== "nan")) return null;
+    if (!steps.count || (steps.learned ? norm !== "nan" : steps.count < known.fewest)) return null;
     const wanted = [...steps.norms].map((each) => ({ 0: "unmoved", nan: "nan" })[each]);
     const today = where(wanted, hints, (...asked) => silently(...asked, "today"));
     const earlier = where(wanted, hints, (failure, ...asked) =>
       silently(failure, ...asked, "ever").filter((name) => !today[failure]?.includes(name))
     );
-    return { norm, steps: steps.count, failures: today, earlier, after: steps.learned, figure };
+    const skips = figure === "grad_norm" && steps.count < known.fewest ? known.skips : "";
+    return { norm, steps: steps.count, failures: today, earlier, after: steps.learned, figure, skips };
   };
   const sameLosses = (byRank) => {
     const every = [...byRank.values()];
@@ -62,7 +64,8 @@ window.FAULTLINE.silent = (() => {
     const [gradients, ofLosses, byRank, warned] = [run(), run(), new Map(), new Map()];
     let cut = false;
     const number = (word) => (/nan/i.test(word) ? NaN : Number(word));
-    for (const [line, rank] of text.split("\n").map(bare)) {
+    for (const [whole, rank] of text.split("\n").map(bare)) {
+      const line = counted.test(whole) ? whole.replace(spaced, "$1: ") : whole;
       const [norm, loss] = [norms.exec(line)?.[1], losses.exec(line)?.[1]];
       if (loss && rank !== null && (byRank.get(rank)?.length ?? 0) < known.enough) byRank.set(rank, [...(byRank.get(rank) ?? []), loss]);
       if (norm && !(number(norm) === 0 && alike.test(line))) take(gradients, number(norm));
