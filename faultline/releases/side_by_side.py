@@ -155,11 +155,12 @@ def compare(both: Both, cells: Sequence[Cell]) -> tuple[Comparison, Sequence[Cel
             return Comparison(unusable=f"{unusable.name}: {unusable.unusable}"), cells
         for run, side in zip(runs, sides, strict=True):
             run.append(side)
+        recorded = {entry.cell for entry in runs[1][0].results if both.fails_as_recorded(entry)}
         if both.watch.enough:
             did, does = (run[0].outcomes for run in runs)
-            cells = [c for c in cells if c.id in does and (c.id in did or does[c.id].outcome == Outcome.TRAINS)]
+            trained = {id for id, done in does.items() if done.outcome == Outcome.TRAINS}
+            cells = [c for c in cells if c.id in does and (c.id in did or c.id in trained or c in recorded)]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
-        recorded = {entry.cell for entry in runs[1][0].results if both.fails_as_recorded(entry)}
         old, new = ([side.results for side in run] for run in runs)
         comparison = changes.compare(cells, old, new, recorded)
         wanted = changes.pending(comparison, repeated)
