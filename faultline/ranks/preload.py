@@ -214,7 +214,7 @@ def warm_shards() -> None:
     from tiny_models import qwen2
 
     torch: Any = sys.modules["torch"]
-    if torch.cuda.is_available():  # CUDA must not begin here
+    if torch.backends.cuda.is_built():  # CUDA must not begin, nor autograd's threads, which need no GPU
         return
     torch.distributed.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
     try:
