@@ -157,9 +157,8 @@ def compare(both: Both, cells: Sequence[Cell]) -> tuple[Comparison, Sequence[Cel
             run.append(side)
         recorded = {entry.cell for entry in runs[1][0].results if both.fails_as_recorded(entry)}
         if both.watch.enough:
-            did, does = (run[0].outcomes for run in runs)
-            trained = {id for id, done in does.items() if done.outcome == Outcome.TRAINS}
-            cells = [c for c in cells if c.id in does and (c.id in did or c.id in trained or c in recorded)]
+            did, does = ({entry.cell: entry.outcome for entry in run[0].results} for run in runs)
+            cells = [c for c in cells if c in does and (c in did or c in recorded or does[c] == Outcome.TRAINS)]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
         old, new = ([side.results for side in run] for run in runs)
         comparison = changes.compare(cells, old, new, recorded)
