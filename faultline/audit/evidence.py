@@ -63,7 +63,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
         remedies=tuple(fates),
         measured=tested,
         whose=whose,
-        upgrade=tuple(dict.fromkeys(f"{fix.package} {fix.version} or newer" for fix in fixes)),
+        upgrade=tuple(dict.fromkeys(fix.or_newer for fix in fixes)),
         commands=_commands(failure, case, today),
     )
 

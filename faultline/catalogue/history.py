@@ -56,6 +56,11 @@ class Change:
         axes(self.cells)
 
     @property
+    def or_newer(self) -> str:
+        """Its release and those after it, as an upgrade that is advised."""
+        return f"{self.package} {self.version} or newer"
+
+    @property
     def where(self) -> Mapping[str, str]:
         return axes(self.cells)
 

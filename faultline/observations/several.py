@@ -150,7 +150,7 @@ def upgrades(match: Match) -> list[tuple[str, str, str]]:
         variants = ", ".join(sorted({cell.variant for cell in there}))
         word, of = ("conditional", f", in {variants}") if len(there) < len(cells) else ("verified", "")
         evidence = f"first release with the fix; {len(there)} of {count(len(cells), 'cell')}{of}"
-        rows.append((word, f"{fix.package} {fix.version} or newer", evidence))
+        rows.append((word, fix.or_newer, evidence))
     return rows
 
 
