@@ -15,3 +15,10 @@ VARIABLE = "FAULTLINE_FOLDER"  # names another folder for what is written
 WRITTEN = Path(os.environ.get(VARIABLE) or (".faultline" if INSTALLED else ROOT)).absolute()
 RESULTS = WRITTEN / "results"
 GENERATED = WRITTEN / "generated"
+
+_OURS = f"{PACKAGE}{os.sep}", f"{LAB}{os.sep}"
+
+
+def is_ours(file: str) -> bool:
+    """Whether code of a file is the suite's own, by the file's absolute path."""
+    return file.startswith(_OURS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from faultline.base import traces
 from faultline.base.errors import LACKS, MACHINE, OTHER, TargetFailed
-from faultline.base.paths import LAB, PACKAGE
+from faultline.base.paths import is_ours
 from faultline.base.text import cut, one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome, Signature
@@ -271,7 +271,7 @@ def _printed(raised: Raised, folder: Path, to_folder: bool) -> str:
 
 def _is_ours(frame: Frame) -> bool:
     """Of this suite, or of torch where it calls a module: three frames for each call, which say nothing."""
-    return frame.file.startswith((str(PACKAGE), str(LAB), "<")) or frame.file.endswith("/torch/nn/modules/module.py")
+    return is_ours(frame.file) or frame.file.startswith("<") or frame.file.endswith("/torch/nn/modules/module.py")
 
 
 def _is_in(folder: Path, frame: Frame) -> bool:

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from faultline.base.paths import PACKAGE
+from faultline.base.paths import is_ours
 
 
 def enable(model: Any, mode: str) -> None:
@@ -111,7 +111,7 @@ def in_checkpoint() -> bool:
     frame: types.FrameType | None = sys._getframe(1)
     while frame:
         file = frame.f_code.co_filename
-        if "checkpoint" in file.rpartition("/")[2] and not file.startswith(str(PACKAGE)):
+        if "checkpoint" in file.rpartition("/")[2] and not is_ours(file):
             return True
         frame = frame.f_back
     return False

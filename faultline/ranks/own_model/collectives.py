@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed
 import torch.distributed.nn.functional
 
-from faultline.base.paths import LAB
+from faultline.base.paths import is_ours
 
 ENGINES = "torch", "deepspeed", "accelerate", "faultline"
 NAMES = """
@@ -57,7 +57,7 @@ def _note(called: dict[str, None], name: str) -> None:
     caller: types.FrameType | None = sys._getframe(2)
     while caller and caller.f_globals.get("__name__") in ("os", "collections.abc"):
         caller = caller.f_back
-    if not caller or caller.f_code.co_filename.startswith(str(LAB)):
+    if not caller or is_ours(caller.f_code.co_filename):
         return
     if caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
         called.setdefault(f"{name} ({Path(caller.f_code.co_filename).name}:{caller.f_lineno})")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from faultline.base.paths import LAB, PACKAGE
+from faultline.base.paths import is_ours
 
 ENGINES = "torch", "deepspeed", "accelerate", "numpy", "random"
 
@@ -99,8 +99,8 @@ def places(run: Callable[[], object], generators: Iterable[Any]) -> list[str]:
 
 
 def _is_theirs(frame: types.FrameType) -> bool:
-    ours = frame.f_code.co_filename.startswith((str(PACKAGE), str(LAB)))
-    return not ours and frame.f_globals.get("__name__", "").partition(".")[0] not in ENGINES
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return not is_ours(frame.f_code.co_filename) and package not in ENGINES
 
 
 def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
