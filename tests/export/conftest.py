@@ -7,8 +7,8 @@ from faultline.export import cell as cells
 from faultline.export import emit, issue
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _written_once(tmp_path_factory, worker_id):
+@pytest.fixture(autouse=True)
+def _written_once(tmp_path_factory, worker_id, monkeypatch):
     """Whoever asks for the file of a cell on today's stack gets the one that was written first."""
     alone = tmp_path_factory.getbasetemp()
     folder = (alone if worker_id == "master" else alone.parent) / "exports"
@@ -24,10 +24,8 @@ def _written_once(tmp_path_factory, worker_id):
                 file.write_text(write(place), encoding="utf-8")
         return file.read_text(encoding="utf-8")
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (emit, issue):
-            patch.setattr(module, "write", once)
-        yield
+    for module in (emit, issue):
+        monkeypatch.setattr(module, "write", once)
 
 
 @pytest.fixture
