@@ -132,13 +132,14 @@ def measured(
     """
     covers, asked, lines = Reach(), cells, list[str]()
     recording = executed.lacking(both.environments[0], cells)
-    campaigns.note(foreseen(both, recording, scope.at_most(cells, how)))
+    packages = [name for name, _, _ in changed]
+    campaigns.note(foreseen(both, recording, scope.at_most(cells, packages, how)))
     first = scope.one_of_each(cells) if len(recording) > FEW else []
     ended = both.end(first)
     if not ended:
         covers = reached(both, changed, cells)
         cells = [*dict.fromkeys([*first, *covers.ordered(scope.some(covers, cells, how))])]
-        lines = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
+        lines = scope.narrowing(covers, asked, cells, how, packages)
         # If much of a baseline is still to be measured, a first regression would be seen only after that.
         if len(both.lacking(cells)[0]) > FEW:
             first = cells[: len(first) + FIRST]

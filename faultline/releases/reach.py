@@ -1,13 +1,16 @@
 """What of a release its cells execute: how much a verdict covers, and which cells run first."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from faultline import strategies
 from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import count
+from faultline.catalogue.loading import failures
+from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.observations.measured import pinned
 from faultline.releases import units
 from faultline.releases.units import Unit
 from faultline.runs import executed
@@ -16,6 +19,7 @@ from faultline.stacks.environments import Environment
 
 SEVERAL = 40  # cells of a candidate that are recorded
 SEEN = frozenset(STACK) - {"torch"}  # all that they do is seen: functions of Python, in files under the package's name
+ENGINES = frozenset(("accelerate", "deepspeed", "torch"))  # their releases may change one strategy of an engine alone
 LISTED = 5  # functions that aren't reached and are named in a line
 
 
@@ -36,7 +40,7 @@ class Reach:
     has the number of those that make a cell affected (see `touches`), `near` the cells that may execute on the
     candidate what none does on the baseline, such as a new function; `unread` are packages that differ and that nobody
     looked into. `apart` are cells that execute nothing of any package that differs, and so do the same on both. `alike`
-    are others that execute nothing that changed, or what another one does in another precision or world size.
+    are others that execute nothing that changed, or what one of `plainest` does.
     """
 
     changed: frozenset[Unit] = frozenset()
@@ -157,9 +161,25 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
         return covers
     alone = {recorded for recorded, ran in before.items() if _executes_nothing(packages, ran)}
     apart = frozenset(cell for cell in cells if chosen[cell] in alone)
-    plain = executed.plainest(cells)
+    plain = plainest(cells, packages)
     alike = frozenset(cell for cell in cells if cell not in plain or not touched[cell]) - apart
     return replace(covers, apart=apart, alike=alike)
+
+
+def plainest(cells: Iterable[Cell], packages: Collection[str]) -> frozenset[Cell]:
+    """The plainest one each of the cells that differ in precision or world size only.
+
+    If none of the packages has an engine, they may differ in its settings too: `zero3-small` is `zero3`, where both are
+    expected to do the same.
+    """
+
+    def alike(cell: Cell) -> tuple[object, ...]:
+        if not ENGINES.isdisjoint(packages):
+            return (*executed.kind_of(cell), cell.strategy)
+        does = expected.ruled(expected.rules(failures()[cell.failure]), cell, pinned())
+        return (*executed.kind_of(cell), strategies.engine(cell.strategy), does.outcome, does.signatures)
+
+    return frozenset(group[0] for group in executed.grouped(cells, alike).values())
 
 
 def touches(changed: Collection[Unit], ran: Ran) -> int:

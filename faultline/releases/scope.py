@@ -11,8 +11,7 @@ from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases.reach import Reach
-from faultline.runs import executed
+from faultline.releases.reach import Reach, plainest
 
 TENTH, THIRD = 10, 3  # of so many cells, one is a sample
 MOST = 400  # affected cells that all run
@@ -76,9 +75,9 @@ def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     return [cell for cell in cells if cell in runs]
 
 
-def at_most(cells: Sequence[Cell], how: How) -> Sequence[Cell]:
-    """The cells that run if each of them executes what changed, as nothing is known of that yet."""
-    covers = Reach(alike=frozenset(cells) - executed.plainest(cells))
+def at_most(cells: Sequence[Cell], packages: Collection[str], how: How) -> Sequence[Cell]:
+    """The cells that run if each of them executes what changed of packages, as nothing is known of that yet."""
+    covers = Reach(alike=frozenset(cells) - plainest(cells, packages))
     return some(covers, cells, how)
 
 
@@ -115,7 +114,7 @@ def narrowing(
         return []
     left_out = (
         (covers.apart, f"execute nothing of {' or '.join(packages)}"),
-        (covers.alike, "execute nothing that changed, or what another one does in another precision or world size"),
+        (covers.alike, "execute nothing that changed, or what another precision, world size or setting does"),
     )
     lines = []
     for which, why in left_out:

@@ -61,31 +61,26 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
     One that is recorded already goes before the plainest one.
     """
     store = cache.of(environment, cells[0].device)
-    groups = _grouped(cells, _kind)
+    groups = grouped(cells, kind_of)
     chosen = {kind: next((c for c in alike if store.has(c, WHAT)), alike[0]) for kind, alike in groups.items()}
-    return {cell: chosen[_kind(cell)] for cell in cells}
+    return {cell: chosen[kind_of(cell)] for cell in cells}
 
 
-def plainest(cells: Iterable[Cell]) -> frozenset[Cell]:
-    """Of the cells that differ in precision or world size only, the plainest one each."""
-    groups = _grouped(cells, lambda cell: (*_kind(cell), cell.strategy))
-    return frozenset(alike[0] for alike in groups.values())
-
-
-def _grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[str, ...]]) -> Mapping[tuple[str, ...], Sequence[Cell]]:
+def grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[object, ...]]) -> Mapping[object, Sequence[Cell]]:
     """Cells by what they have in common, the plainest of each group first."""
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[object, list[Cell]] = {}
     for cell in sorted(cells, key=_plainness):
         groups.setdefault(key(cell), []).append(cell)
     return groups
 
 
-def _kind(cell: Cell) -> tuple[str, ...]:
+def kind_of(cell: Cell) -> tuple[str, ...]:
+    """What cells have in common that execute much the same: variant, family of strategies, mode and life."""
     return cell.failure, cell.variant, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
 
 
 def _plainness(cell: Cell) -> tuple[object, ...]:
-    return cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
+    return cell.precision != "fp32", cell.world_size != default_world(cell), cell.strategy, cell.id
 
 
 def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, store: Cache) -> Mapping[Cell, str]:

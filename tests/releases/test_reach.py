@@ -214,9 +214,10 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
 @pytest.mark.parametrize(
     ("packages", "apart", "alike"),
     [
-        (["trl"], {0}, {1, 3}),
-        (["trl", "peft"], set(), {0, 1, 3}),
-        (["peft"], {1, 2, 3}, {0}),
+        (["trl"], {0}, {1, 3, 4}),
+        (["trl", "peft"], set(), {0, 1, 3, 4}),
+        (["trl", "deepspeed"], {0}, {1, 3}),
+        (["peft"], {1, 2, 3, 4}, {0}),
         (["trl", "numpy"], set(), set()),
         (["torch", "trl"], set(), set()),
     ],
@@ -225,13 +226,13 @@ def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apa
     """Breaks when code that isn't Python's counts as not executed, an import as executed, or strategies as one."""
     zero = Cell("zero3_dummy_loss", "broken", "zero3")
     asked = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "broken", "fsdp2")]
-    asked += [zero, replace(zero, precision="bf16")]
+    asked += [zero, replace(zero, precision="bf16"), replace(zero, strategy="zero3-small")]
     ran = [{("peft/a.py", "g"), ("trl/a.py", BODY)}, {("trl/a.py", "other")}, {("trl/b.py", "f")}]
     recorded = {cell: frozenset(names) for cell, names in zip(asked, ran, strict=False)}
     monkeypatch.setattr(reach.units, "packages_of", lambda python: Path(python))
     monkeypatch.setattr(reach.units, "changed", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
     monkeypatch.setattr(reach.executed, "of", lambda *_: recorded)
-    stand_for = lambda _, cells: {cell: replace(cell, precision="fp32") for cell in cells}  # noqa: E731
+    stand_for = lambda _, cells: {cell: cell if cell in recorded else zero for cell in cells}  # noqa: E731
     monkeypatch.setattr(reach.executed, "representatives", stand_for)
     covers = reach.of((Environment("python", ""),) * 2, packages, asked, 1)
     assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
@@ -333,7 +334,7 @@ def test_what_did_not_run_is_said():
     ran = scope.some(covers, CELLS, USUAL)
     assert scope.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
         "20 cells execute nothing of peft or trl: 2 of them ran as a sample",
-        "12 cells execute nothing that changed, or what another one does in another precision or world size:"
+        "12 cells execute nothing that changed, or what another precision, world size or setting does:"
         " 4 of them ran as a sample",
         "--all runs all",
     ]

@@ -87,7 +87,7 @@ def test_each_cell_has_one_that_stands_for_it(lab):
     assert {*chosen} == {*cells} and len({*chosen.values()}) < len(cells) / 2
     for cell, other in chosen.items():
         alike = [(each.failure, each.variant, each.checkpointing, each.strategy[:3]) for each in (cell, other)]
-        assert alike[0] == alike[1] and executed._kind(cell) == executed._kind(other) and other.precision == "fp32"
+        assert alike[0] == alike[1] and executed.kind_of(cell) == executed.kind_of(other) and other.precision == "fp32"
     known = next(cell for cell in cells if cell.precision == "bf16")
     lab([known], Report(executed={"trl/a.py": ["f"]}))
     assert executed.representatives(HERE, cells)[known] == known
