@@ -22,7 +22,7 @@ def test_a_rule_about_versions_expects_what_was_recorded(stack):
                 continue
             expectation = expected.expect(rules, cell, versions)
             if expected.verdict(expectation, runs[-1].outcome, runs[-1].signature) != "expected":
-                wrong.append(f"{cell.id}: {rule.place} expects {expectation.outcome}, recorded {runs[-1].did}")
+                wrong.append(f"{cell.id}: {rule} expects {expectation.outcome}, recorded {runs[-1].did}")
     assert not wrong
 
 
