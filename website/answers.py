@@ -16,7 +16,8 @@ from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.diagnose.prefixes import LAYERS, PREFIX
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
-from faultline.strategies.naming import Table, mentioned, table
+from faultline.strategies import Table
+from faultline.strategies.naming import mentioned, requests, traces
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
@@ -38,8 +39,8 @@ def data() -> dict[str, object]:
         "beginnings": [(for_browser(pattern, "i"), kind) for pattern, kind in alone.beginnings().items()],
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
-        "ran": _rows(table("MESSAGES", "FRAMES")),
-        "asked": _rows(table("SETTINGS", "ENGINE")),
+        "ran": _rows(traces()),
+        "asked": _rows(requests()),
         "modes": _rows(MODES),
         "searched": {
             "most": measured.BEGINNING,

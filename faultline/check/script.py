@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -61,7 +61,7 @@ class File:
         return strategies.options(self.cell.strategy)
 
     @property
-    def family(self) -> ModuleType:
+    def family(self) -> strategies.Family:
         return strategies.family(self.cell.strategy)
 
     @property
@@ -97,7 +97,7 @@ def exportable(result: Result) -> bool:
 
 
 def _template(cell: Cell) -> Path:
-    return Path(str(strategies.family(cell.strategy).__file__)).with_suffix(".py.j2")
+    return strategies.family(cell.strategy).template
 
 
 def write(target: Target, result: Result, file: Path, python: str) -> str:

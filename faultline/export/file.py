@@ -3,15 +3,13 @@
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from faultline import strategies
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.specialise import Built, gives_back
-from faultline.strategies import Setup
+from faultline.strategies import Family, Setup
 
 ERROR_LIKE = ("raises", "crashes", "hangs")
 LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
@@ -94,13 +92,13 @@ class File:
         return self.place.signature == "checkpoint-untied"
 
     @property
-    def family(self) -> ModuleType:
+    def family(self) -> Family:
         return strategies.family(self.cell.strategy)
 
     @property
     def template(self) -> str:
         """The family's template, or the one for families that have none."""
-        file = Path(str(self.family.__file__)).with_suffix(".py.j2")
+        file = self.family.template
         return file.name if file.exists() else "strategy.py.j2"
 
     @property

@@ -55,9 +55,7 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
         definitions = sources[module].definitions
         definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
     if variant.trainer:
-        built = trainer(
-            sources, cell, variant, None if compared else strategies.constant(cell.strategy, "ARGUMENTS", ())
-        )
+        built = trainer(sources, cell, variant, None if compared else strategies.family(cell.strategy).argument_names)
     else:
         function = _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
         known = sources.constants("failure")

@@ -84,7 +84,7 @@ def note_rows(run: Run, rows: Any) -> None:
 
 def note_use(run: Run, model: Any) -> None:
     """Add to the evidence what a step has used of the strategy, where its family counts that."""
-    if used := getattr(strategies.family(run.cell.strategy), "used", None):
+    if used := strategies.family(run.cell.strategy).used:
         run.report.evidence.setdefault("used", []).append(used(model))
 
 

@@ -81,7 +81,7 @@ def _grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[str, ...]]) -> M
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:
-    return cell.failure, cell.variant, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
+    return cell.failure, cell.variant, strategies.family_name(cell.strategy), cell.checkpointing, cell.life
 
 
 def _plainness(cell: Cell) -> tuple[object, ...]:

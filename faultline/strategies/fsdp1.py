@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -21,28 +21,6 @@ from faultline.strategies.shared import (
     save_shards,
     stepped,
     units,
-)
-
-ORDER = 3
-CASTS = True
-ARGUMENTS = ("fsdp", "fsdp_config")
-RESIZES = True
-USUAL = ("fsdp1-full",)
-RANKS = {"fsdp1-hybrid": nodes.RANKS}
-ALIASES = {"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"}
-SETTINGS = (
-    (re.compile(r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b"), ("fsdp1-hybrid",)),
-    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),
-)
-PRESETS = {"fsdp1": ("fsdp1-full",)}
-ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)
-FRAMES = (
-    (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
-)
-
-BUFFERS = "FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again"
-SAME_START = (
-    "`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights (accelerate: `fsdp_sync_module_states`)"
 )
 
 HYBRID = "HYBRID_SHARD"
@@ -88,9 +66,6 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     )
     stepping = stepped(optimizer(model), setup)
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
-
-
-save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
@@ -246,3 +221,42 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
             evidence["bytes_held"], evidence["bytes_whole"], evidence["world_size"] // nodes.NODES
         )
     return wrong
+
+
+FAMILY = Family(
+    __name__,
+    3,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save_shards,
+    load=load_shards,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    configured=configured,
+    casts=True,
+    resizes=True,
+    usual=("fsdp1-full",),
+    least_ranks={"fsdp1-hybrid": nodes.RANKS},
+    argument_names=("fsdp", "fsdp_config"),
+    settings=(
+        (re.compile(r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b"), ("fsdp1-hybrid",)),
+        (re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),
+    ),
+    engine_settings=((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),),
+    frames=(
+        (
+            re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"),
+            ("fsdp1*",),
+        ),
+    ),
+    presets={"fsdp1": ("fsdp1-full",)},
+    aliases={"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"},
+    buffers="FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again",
+    same_start="`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights"
+    " (accelerate: `fsdp_sync_module_states`)",
+)

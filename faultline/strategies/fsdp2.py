@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -21,25 +21,6 @@ from faultline.strategies.shared import (
     stepped,
     units,
 )
-
-ORDER = 4
-CASTS = True
-ARGUMENTS = ("fsdp", "fsdp_config")
-RESIZES = True
-USUAL = ONE_RANK = ("fsdp2",)
-RANKS = {"fsdp2-hsdp": nodes.RANKS}
-ALIASES = {"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"}
-SETTINGS = (
-    (re.compile(r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("fsdp2-hsdp",)),
-    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),
-)
-PRESETS = {"fsdp2": ("fsdp2",)}
-BUFFERS = "FSDP2 never synchronises buffers: each rank keeps its own"
-SAME_START = (
-    "`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives all ranks"
-    " rank 0's weights"
-)
-FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),)
 
 
 @dataclass(frozen=True)
@@ -87,9 +68,6 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
 
     stepping = stepped(optimizer(model), setup)
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=accumulate, **stepping)
-
-
-save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
@@ -210,3 +188,37 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
     elif evidence.get("replica_groups"):
         wrong.append(f"it has copies on ranks {evidence['replica_groups']}")
     return wrong
+
+
+FAMILY = Family(
+    __name__,
+    4,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save_shards,
+    load=load_shards,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    configured=configured,
+    casts=True,
+    resizes=True,
+    usual=("fsdp2",),
+    one_rank=("fsdp2",),
+    least_ranks={"fsdp2-hsdp": nodes.RANKS},
+    argument_names=("fsdp", "fsdp_config"),
+    settings=(
+        (re.compile(r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("fsdp2-hsdp",)),
+        (re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),
+    ),
+    frames=((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),),
+    presets={"fsdp2": ("fsdp2",)},
+    aliases={"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"},
+    buffers="FSDP2 never synchronises buffers: each rank keeps its own",
+    same_start="`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives"
+    " all ranks rank 0's weights",
+)

@@ -48,6 +48,20 @@ def not_a_share(held: int, whole: int, parts: int) -> list[str]:
     return [] if 2 * whole < 3 * held * parts < 5 * whole else [f"a rank holds {held} of {whole} bytes, not 1/{parts}"]
 
 
+def secondary_doubts(size: int, evidence: Evidence) -> list[str]:
+    """What contradicts that each node holds a secondary partition, and that every step gathers from it."""
+    held, groups = evidence.get("secondary_held", 0), evidence.get("secondary_groups", [])
+    if size == 1:
+        return [f"a rank holds a secondary partition of {held} bytes"] if held else []
+    if wrong := not_a_node(groups, size, "held a second time"):
+        return wrong
+    counts = [0, *evidence.get("used", ())]
+    idle = [step for step in range(1, len(counts)) if counts[step] <= counts[step - 1]]
+    return not_a_share(held, evidence["bytes_whole"], size) + [
+        f"step {step} gathered nothing within the node" for step in idle
+    ]
+
+
 def _one_of_each_node(ranks: list[int], size: int) -> bool:
     return len({rank % size for rank in ranks}) == 1 and [rank // size for rank in ranks] == [*range(NODES)]
 

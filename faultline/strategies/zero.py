@@ -12,40 +12,16 @@ from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
-from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged, nodes
+from faultline.strategies import ROWS, Config, Evidence, Family, Gradients, Setup, Tensors, Wrapped, merged, nodes
 from faultline.strategies.deferred import one_collective
 from faultline.strategies.shared import all_gather, clean, nbytes, schedule
 
-ORDER = 2
-PACKAGE = "deepspeed"
-CASTS = True
-ARGUMENTS = ("deepspeed",)
-USUAL = ONE_RANK = ("zero2", "zero3")
-RANKS = {"zero3-hpz": nodes.RANKS}
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)|zero_optimization_stage[ .=:]{1,40}(\d)",
     r"['\"]stage['\"]: ?(\d)",
     r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])(?![A-Za-z0-9])",  # zero3_bf16.json, too
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
-)
-SETTINGS = (
-    (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
-    (re.compile("|".join(STAGE)), ("zero{}*",)),
-)
-ENGINE = (
-    (re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"), ("zero*",)),
-)
-FRAMES = (
-    (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
-    (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
-    (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
-)
-ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"}
-BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
-MOVED_BY_HAND = (
-    "under ZeRO-3, move them between forward passes, in `deepspeed.zero.GatheredParameters(parameters,"
-    " modifier_rank=0)` of what is moved and what is read"
 )
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
@@ -72,8 +48,6 @@ class Options:
     zero: Config
 
 
-# Reading every file here means that a broken one is refused before anything starts.
-PRESETS = {f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)}
 STRATEGIES = {
     file.stem: Options(file, read_config(file)["zero_optimization"])
     for file in sorted(CONFIGS.glob("*.json"), key=lambda file: file.stem)
@@ -272,23 +246,55 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         wrong.append(f"the optimizer's weights are on {', '.join(evidence['masters_on'])}")
     if stage == 3 and evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
-    return wrong + _secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
-
-
-def _secondary_doubts(size: int, evidence: Evidence) -> list[str]:
-    """What contradicts that each node holds a secondary partition, and that every step gathers from it."""
-    held, groups = evidence.get("secondary_held", 0), evidence.get("secondary_groups", [])
-    if size == 1:
-        return [f"a rank holds a secondary partition of {held} bytes"] if held else []
-    if wrong := nodes.not_a_node(groups, size, "held a second time"):
-        return wrong
-    counts = [0, *evidence.get("used", ())]
-    idle = [step for step in range(1, len(counts)) if counts[step] <= counts[step - 1]]
-    return nodes.not_a_share(held, evidence["bytes_whole"], size) + [
-        f"step {step} gathered nothing within the node" for step in idle
-    ]
+    return wrong + nodes.secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
 
 
 def _gathered(parameter: Any) -> bool:
     """Whether a partitioned parameter is whole at this moment, beside its shard."""
     return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"
+
+
+FAMILY = Family(
+    __name__,
+    2,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save,
+    load=load,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    used=used,
+    configured=configured,
+    package="deepspeed",
+    casts=True,
+    usual=("zero2", "zero3"),
+    one_rank=("zero2", "zero3"),
+    least_ranks={"zero3-hpz": nodes.RANKS},
+    argument_names=("deepspeed",),
+    settings=(
+        (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
+        (re.compile("|".join(STAGE)), ("zero{}*",)),
+    ),
+    engine_settings=(
+        (
+            re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"),
+            ("zero*",),
+        ),
+    ),
+    frames=(
+        (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
+        (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
+        (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
+    ),
+    # Reading every file here means that a broken one is refused before anything starts.
+    presets={f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)},
+    aliases={"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"},
+    buffers="DeepSpeed never synchronises buffers: each rank keeps its own",
+    moved_by_hand="under ZeRO-3, move them between forward passes, in `deepspeed.zero.GatheredParameters(parameters,"
+    " modifier_rank=0)` of what is moved and what is read",
+)

@@ -66,7 +66,7 @@ ALL = but(NO_PEERS)
 OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
 WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
 DDP = fnmatch.filter(ALL, "ddp*")
-SUBSET = [name for name in strategies.listed_as("USUAL") if name != "single"]
+SUBSET = [name for name in strategies.usual_names() if name != "single"]
 GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
 
 

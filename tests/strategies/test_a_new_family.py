@@ -19,13 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
-from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
-
-ORDER = 9
-WORDS = r"hand[-_]made"
-ENGINE = ((re.compile(r"distributed_type: HAND_MADE"), ("handmade*",)),)
-MESSAGES = ((re.compile(r"hand-made reduction of \\d+ gradients"), ("handmade*",)),)
+from faultline.strategies import Evidence, Family, Setup, Wrapped
+from faultline.strategies.shared import (
+    load_whole,
+    nbytes,
+    plain_backward,
+    plain_step,
+    save_whole,
+    whole_gradients,
+    whole_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {}
 
 
-parameters = whole_parameters
-gradients = whole_gradients
-
-
 def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     wrapper = f"by hand, {model.hand_made=}" if hasattr(model, "hand_made") else type(model).__name__
@@ -77,6 +76,25 @@ def prepared(options: Options) -> dict[str, object]:
 def doubts(options: Options, evidence: Evidence) -> list[str]:
     wanted = f"by hand, model.hand_made={options.mean}"
     return [] if evidence["wrapper"] == wanted else [f"the model is {evidence['wrapper']}, not {wanted}"]
+
+
+FAMILY = Family(
+    __name__,
+    9,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=whole_parameters,
+    gradients=whole_gradients,
+    save=save_whole,
+    load=load_whole,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    engine_settings=((re.compile(r"distributed_type: HAND_MADE"), ("handmade*",)),),
+    messages=((re.compile(r"hand-made reduction of \\d+ gradients"), ("handmade*",)),),
+)
 '''
 FAILURE = "zero2_ga_wrong_gradient"  # the one with the fewest cells
 FAULTY = f"{FAILURE}/broken/handmade-sum/off/fp32/w2/cpu"
