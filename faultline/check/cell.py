@@ -44,7 +44,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
     `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
     one process can't train the target.
     """
-    model, facts = target.for_ranks(cell.world_size), Facts()
+    model, facts = target.for_ranks(cell), Facts()
 
     def go() -> tuple[Ended, oracle.Judgement]:
         nonlocal facts
@@ -120,7 +120,8 @@ def not_resizable(
     together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.
     """
     alone = reference(cell)
-    shared = replace(job, cell=alone.id, world_size=1, target=target.for_ranks(cell.saved_by), inject="")
+    shares = target.for_ranks(replace(cell, world_size=cell.saved_by))
+    shared = replace(job, cell=alone.id, world_size=1, target=shares, inject="")
     judged = judge(alone, server.run(shared))
     if judged.outcome == Outcome.TRAINS:
         return None

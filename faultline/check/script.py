@@ -66,7 +66,8 @@ class File:
 
     @property
     def setup(self) -> Setup:
-        return Setup(0, self.cell.world_size, self.cell.checkpointing, self.cell.precision, None, "", {}, 1)
+        cell = self.cell
+        return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, strategy=cell.strategy)
 
     @property
     def built(self) -> SimpleNamespace:
@@ -156,7 +157,7 @@ def _written(target: Target, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
     done = ask(
         command(python, start.__file__, "faultline.ranks.own_model.written"),
-        json.dumps(asdict(target.for_ranks(cell.world_size))),
+        json.dumps(asdict(target.for_ranks(cell))),
         inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
     )
     lines = done.stdout.splitlines()

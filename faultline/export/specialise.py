@@ -108,7 +108,14 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
 
 def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
     """What is known of where a rank finds itself: how many there are only where there is no other run."""
-    world = {} if compared else {"world_size": cell.world_size}
+    world = (
+        {}
+        if compared
+        else {
+            "world_size": cell.world_size,
+            "data_world": strategies.data_world(cell.strategy, cell.world_size),
+        }
+    )
     return SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **world)
 
 

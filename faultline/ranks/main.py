@@ -89,7 +89,7 @@ def _run(job: Job, report: Report) -> None:
             report.started = compare.started(run.trace, reference, cell.precision)
             report.before = HALF if job.half == SECOND else 0
             report.steps = compare.compare(
-                *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
+                *(run.trace, reference, noise, cell.precision, setup.data_rank, setup.data_world), before=report.before
             )
             wrong = any(step.bad for step in report.steps)
             report.drawn = compare.drawn(run.trace, reference, cell.precision, wrong)
@@ -189,7 +189,8 @@ def train_scenario(run: Run) -> None:
             life.load(run, built, wrapped)
         elif built.check:
             with watch.training():
-                built.check(wrapped.model, to(built.batch(0, run.setup.rank, run.setup.world_size), run.setup.device))
+                rows = built.batch(0, run.setup.data_rank, run.setup.data_world)
+                built.check(wrapped.model, to(rows, run.setup.device))
         for step in life.span(run):
             replaced = built.before_step and built.before_step(wrapped.model, step)
             if replaced is not None:
@@ -245,7 +246,7 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
     """Forward and backward of a micro-batch, each way of accumulating as its users write it."""
     report, setup = run.report, run.setup
     with scenario.building():  # an image processor may need what the stack doesn't have
-        rows = built.batch(number, setup.rank, setup.world_size)
+        rows = built.batch(number, setup.data_rank, setup.data_world)
     note_rows(run, rows)
     batch = to(rows, setup.device)
     last = (number + 1) % built.micro_batches == 0

@@ -13,7 +13,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,8 @@ class Setup:
     their losses by their number. `reference` says that this is the run that the others are held against: what goes
     wrong in one process too, it is built without. If it is `scheduled`, each step has a smaller learning rate (see
     `shared.schedule`). `strategy` is the cell's.
+
+    Of a global batch a rank trains on the rows of `data_rank`, one of `data_world`, which several ranks may share.
     """
 
     rank: int
@@ -82,6 +84,14 @@ class Setup:
     scheduled: bool = False
     strategy: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data_rank(self) -> int:
+        return data_place(self.strategy, self.rank, self.world_size)[0]
+
+    @property
+    def data_world(self) -> int:
+        return data_place(self.strategy, self.rank, self.world_size)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +116,7 @@ class Family:
     doubts: Callable[[Any, Evidence], list[str]]
     used: Callable[[Any], int] | None = None
     configured: Callable[[Mapping[str, Any]], list[str]] = lambda settings: []
+    data_place: Callable[[Any, int, int], tuple[int, int]] = lambda options, rank, world_size: (rank, world_size)
 
     package: str = "torch"
     distributed: bool = True
@@ -142,6 +153,22 @@ class Family:
     def template(self) -> Path:
         """Where its way into exported files is, if it has one of its own."""
         return Path(str(self.code.__file__)).with_suffix(".py.j2")
+
+    def doubt_rows(self, name: str, rows: Mapping[int, Hashable], world_size: int) -> list[str]:
+        """What contradicts that ranks which share a batch saw the same rows, and others saw others: of each rank a
+        digest of its rows, or else its losses, which rounding may set apart."""
+        sharing: dict[int, dict[Hashable, list[int]]] = {}
+        for rank, seen in rows.items():
+            place, _ = self.data_place(self.strategies[name], rank, world_size)
+            sharing.setdefault(place, {}).setdefault(seen, []).append(rank)
+        doubts = []
+        for by_rows in sharing.values():
+            if len(by_rows) > 1 and all(isinstance(seen, str) for seen in by_rows):
+                some = " and ".join(str(ranks[0]) for ranks in by_rows.values())
+                doubts.append(f"ranks {some} share a batch, and trained on different rows")
+        if len(sharing) > 1 and len(set().union(*sharing.values())) == 1:
+            doubts.append("every rank trained on the same rows")
+        return doubts
 
 
 def merged(content: Config, changes: Config) -> Config:
@@ -216,6 +243,17 @@ def family(name: str) -> Family:
 def family_name(name: str) -> str:
     """A strategy's family, as its file is called."""
     return family(name).name
+
+
+def data_place(name: str, rank: int, world_size: int) -> tuple[int, int]:
+    """Whose rows of a global batch a rank trains on, and among how many they are shared out: its own if no strategy is
+    named."""
+    return family(name).data_place(options(name), rank, world_size) if name else (rank, world_size)
+
+
+def data_world(name: str, world_size: int) -> int:
+    """Among how many the rows of a global batch are shared out."""
+    return data_place(name, 0, world_size)[1]
 
 
 def engine(name: str) -> str:

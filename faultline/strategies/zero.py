@@ -75,7 +75,7 @@ def configured(settings: Mapping[str, Any]) -> list[str]:
 def config(options: Options, setup: Setup) -> Config:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
     content = merged(copy.deepcopy(read_config(options.file)), setup.deepspeed)
-    content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
+    content["train_micro_batch_size_per_gpu"] = ROWS // setup.data_world
     if setup.micro_batches > 1:
         content["gradient_accumulation_steps"] = setup.micro_batches
     if setup.precision == "bf16":

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -468,3 +468,16 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
     answer = fsdp2.arguments(fsdp2.Options(reshard), None)
     assert answer["fsdp_config"]["version"] == 2 and answer["fsdp_config"]["reshard_after_forward"] is reshard
     assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()
+
+
+@pytest.mark.parametrize(
+    ("rows", "doubts"),
+    [
+        ("aabb", []),
+        ("aaaa", ["every rank trained on the same rows"]),
+        ("abcc", ["ranks 0 and 1 share a batch, and trained on different rows"]),
+    ],
+)
+def test_ranks_that_share_a_batch_have_the_same_rows_and_others_have_others(rows, doubts):
+    pairs = replace(strategies.family("ddp"), data_place=lambda options, rank, world: (rank // 2, world // 2))
+    assert pairs.doubt_rows("ddp", dict(enumerate(rows)), 4) == doubts
