@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -37,6 +38,15 @@ Evidence = Mapping[str, Any]
 
 Table = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
 """Patterns, each with the strategies that it stands for, which are patterns as well."""
+
+
+class Holds(StrEnum):
+    """What a rank holds of the weights, between the passes of what it trains."""
+
+    WHOLE = "all of each"
+    UNITS = "all, as views that each unit's own pass sets up"
+    SHARDS = "a part: all ranks together have one copy"
+    NODE_SHARDS = "a part: each node has a copy"
 
 
 @dataclass(frozen=True)
@@ -116,12 +126,14 @@ class Family:
     doubts: Callable[[Any, Evidence], list[str]]
     used: Callable[[Any], int] | None = None
     configured: Callable[[Mapping[str, Any]], list[str]] = lambda settings: []
+    holds: Callable[[Any], Holds] = lambda options: Holds.WHOLE
     data_place: Callable[[Any, int, int], tuple[int, int]] = lambda options, rank, world_size: (rank, world_size)
 
     package: str = "torch"
     distributed: bool = True
     casts: bool = False
     resizes: bool = False
+    broadcasts_buffers: bool = False
     usual: tuple[str, ...] = ()
     one_rank: tuple[str, ...] = ()
     least_ranks: Mapping[str, int] = field(default_factory=dict)
@@ -243,6 +255,11 @@ def family(name: str) -> Family:
 def family_name(name: str) -> str:
     """A strategy's family, as its file is called."""
     return family(name).name
+
+
+def holds(name: str) -> Holds:
+    """What a rank holds of the weights under a strategy."""
+    return family(name).holds(options(name))
 
 
 def data_place(name: str, rank: int, world_size: int) -> tuple[int, int]:

@@ -94,6 +94,7 @@ FAMILY = Family(
     prepared=prepared,
     doubts=doubts,
     resizes=True,
+    broadcasts_buffers=True,
     usual=("ddp",),
     one_rank=("ddp",),
     # As in the arguments of DDP, and not as in the message that recommends it.

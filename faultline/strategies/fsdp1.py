@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Family, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -238,6 +238,7 @@ FAMILY = Family(
     prepared=prepared,
     doubts=doubts,
     configured=configured,
+    holds=lambda options: {"NO_SHARD": Holds.UNITS, HYBRID: Holds.NODE_SHARDS}.get(options.sharding, Holds.SHARDS),
     casts=True,
     resizes=True,
     usual=("fsdp1-full",),

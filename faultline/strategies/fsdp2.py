@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Family, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -205,6 +205,7 @@ FAMILY = Family(
     prepared=prepared,
     doubts=doubts,
     configured=configured,
+    holds=lambda options: Holds.NODE_SHARDS if options.replicates else Holds.SHARDS,
     casts=True,
     resizes=True,
     usual=("fsdp2",),

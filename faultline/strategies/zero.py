@@ -5,16 +5,16 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
-from faultline.strategies import ROWS, Config, Evidence, Family, Gradients, Setup, Tensors, Wrapped, merged, nodes
-from faultline.strategies.deferred import one_collective
-from faultline.strategies.shared import all_gather, clean, nbytes, schedule
+from faultline.strategies import ROWS, Config, Evidence, Family, Holds, Setup, Wrapped, merged, nodes
+from faultline.strategies.shared import nbytes, schedule
+from faultline.strategies.zero_tensors import gradients, parameters
 
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)|zero_optimization_stage[ .=:]{1,40}(\d)",
@@ -23,6 +23,7 @@ STAGE = (
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
 )
+ENGINE = re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b")
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 
@@ -136,46 +137,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {"deepspeed_plugin": DeepSpeedPlugin(hf_ds_config=arguments(options, setup)["deepspeed"])}
 
 
-def parameters(engine: Any) -> Tensors:
-    """Whole parameters: what the model computes with, or in bf16 the fp32 master that it is the rounding of."""
-    import torch
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    known = {clean(name): parameter for name, parameter in engine.named_parameters()}
-    sharded = {name: parameter for name, parameter in known.items() if hasattr(parameter, "ds_id")}
-    gathered = all_gather([parameter.ds_tensor for parameter in sharded.values()])
-    whole = {name: parameter.detach() for name, parameter in known.items()}
-    for (name, parameter), shards in zip(sharded.items(), gathered, strict=True):
-        whole[name] = shards.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
-    low = [name for name, parameter in known.items() if parameter.requires_grad and parameter.element_size() < 4]
-    with one_collective():
-        masters = {}
-        for name in low:
-            with suppress(KeyError):  # stage 3 doesn't know what was unfrozen behind its back
-                masters[name] = safe_get_full_fp32_param(known[name])
-    if low and engine.zero_optimization_stage() == 0:  # its optimizer keeps masters where `safe_get_*` doesn't look
-        groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
-        masters_of = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
-        masters |= {name: masters_of.get(known[name]) for name in low}
-    for name, master in masters.items():
-        # The master says more, but only where the model really computes with its rounded copy.
-        if master is not None and torch.equal(master.to(whole[name].device, whole[name].dtype), whole[name]):
-            whole[name] = master.detach()
-    return whole
-
-
-def gradients(engine: Any) -> Gradients:
-    from deepspeed.utils import safe_get_full_grad
-
-    def gradient(parameter: Any) -> Any:
-        # Stage 3 keeps no place for the gradient of a parameter without numbers, and raises a KeyError.
-        empty = getattr(parameter, "ds_numel", 1) == 0
-        return parameter.new_zeros(parameter.ds_shape) if empty else safe_get_full_grad(parameter)
-
-    with one_collective():
-        return {clean(name): gradient(each) for name, each in engine.named_parameters() if each.requires_grad}
-
-
 def evidence(engine: Any) -> dict[str, object]:
     if not hasattr(engine, "zero_optimization_stage"):
         return {"wrapper": type(engine).__name__}
@@ -183,6 +144,7 @@ def evidence(engine: Any) -> dict[str, object]:
     partitions = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3 hands them over only to step
     stepped = partitions or [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
     trained = [p for p in known if p.requires_grad]
+    beside_shards = [p for p in known if hasattr(p, "ds_status") and p.ds_status.name == "AVAILABLE"]  # whole by now
     secondary = [p.ds_secondary_tensor for p in known if getattr(p, "ds_secondary_tensor", None) is not None]
     return {
         "wrapper": type(engine).__name__,
@@ -197,7 +159,7 @@ def evidence(engine: Any) -> dict[str, object]:
         "masters_on": sorted({p.device.type for p in stepped}),
         "masters_held": sum(p.numel() for p in stepped),
         "masters_whole": sum(getattr(p, "ds_numel", p.numel()) for p in trained),
-        "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(p for p in known if _gathered(p)),
+        "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(beside_shards),
         "bytes_whole": sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in known),
         "secondary_held": nbytes(secondary),
         "secondary_groups": nodes.ranks_of([_node()] if secondary else []),
@@ -249,11 +211,6 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
     return wrong + nodes.secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
 
 
-def _gathered(parameter: Any) -> bool:
-    """Whether a partitioned parameter is whole at this moment, beside its shard."""
-    return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"
-
-
 FAMILY = Family(
     __name__,
     2,
@@ -270,6 +227,7 @@ FAMILY = Family(
     doubts=doubts,
     used=used,
     configured=configured,
+    holds=lambda options: Holds.SHARDS if options.zero["stage"] == 3 else Holds.WHOLE,
     package="deepspeed",
     casts=True,
     usual=("zero2", "zero3"),
@@ -280,12 +238,7 @@ FAMILY = Family(
         (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
         (re.compile("|".join(STAGE)), ("zero{}*",)),
     ),
-    engine_settings=(
-        (
-            re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"),
-            ("zero*",),
-        ),
-    ),
+    engine_settings=((ENGINE, ("zero*",)),),
     frames=(
         (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
         (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),

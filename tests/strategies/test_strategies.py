@@ -21,7 +21,7 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import main
 from faultline.ranks.run import Run
 from faultline.scenario import Scenario, building
-from faultline.strategies import Setup, deferred, fsdp2, nodes, releases, shared, zero
+from faultline.strategies import Holds, Setup, fsdp2, nodes, releases, shared, zero, zero_tensors
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
 from tiny_models.per_image_vision import per_image_vision_model
@@ -235,13 +235,13 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
     tensor = torch.ones(1)
     for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
-        with pytest.raises(NotImplementedError), deferred.one_collective():
+        with pytest.raises(NotImplementedError), zero_tensors.one_collective():
             comm.all_reduce(tensor, **wrong)
-    with pytest.raises(NotImplementedError), deferred.one_collective():
+    with pytest.raises(NotImplementedError), zero_tensors.one_collective():
         comm.all_gather_into_tensor(tensor, tensor, group="some")
     summed = []
     monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
-    with deferred.one_collective():
+    with zero_tensors.one_collective():
         comm.all_reduce(tensor, group="all")
         comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
     assert [total.tolist() for total in summed] == [[1.0, 1.0]]
@@ -325,6 +325,8 @@ def doubts(name, results):
 def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
     results, changes = good(name)
     assert doubts(name, results) == []
+    in_parts = strategies.holds(name) in (Holds.SHARDS, Holds.NODE_SHARDS)
+    assert (results["bytes_held"] < results["bytes_whole"]) == in_parts, "its family says otherwise"
     for key, value in changes.items():
         [doubt] = doubts(name, {**results, key: value})
         assert "\n" not in doubt
