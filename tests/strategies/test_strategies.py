@@ -18,7 +18,7 @@ from faultline import strategies
 from faultline.base.errors import Impossible, UsageError
 from faultline.catalogue import Variant
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import main
+from faultline.ranks import main, plain_loop
 from faultline.ranks.run import Run
 from faultline.scenario import Scenario, building
 from faultline.strategies import Holds, Setup, fsdp2, nodes, releases, shared, zero, zero_tensors
@@ -124,7 +124,7 @@ def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, tmp_
         monkeypatch.setattr(module, "wrap", wrap)
     second = (lambda accelerator: None) if through == "accelerate" else None
     with pytest.raises(InterruptedError):
-        main.train_scenario(alone(lambda *_: scenario(second=second, deepspeed={"a": 1}), tmp_path))
+        plain_loop.train(alone(lambda *_: scenario(second=second, deepspeed={"a": 1}), tmp_path))
 
 
 def test_gradients_are_those_before_the_step(monkeypatch, tmp_path):
@@ -137,8 +137,8 @@ def test_gradients_are_those_before_the_step(monkeypatch, tmp_path):
             return super().step(closure)
 
     run = alone(lambda *_: scenario(optimizer=lambda model: Clipping(model.parameters(), lr=0.1)), tmp_path)
-    monkeypatch.setattr(main, "show", lambda *_: None)
-    main.train_scenario(run)
+    monkeypatch.setattr(plain_loop, "show", lambda *_: None)
+    plain_loop.train(run)
     assert [step["weight"].item() for step in run.trace.gradients] == [1.0] * STEPS
 
 
