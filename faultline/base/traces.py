@@ -18,9 +18,9 @@ LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "pu
 RUN = ("ranks/checkpointing", "ranks/main", "ranks/plain_loop", "ranks/saved", "strategies/")
 # They call the model, or take what it or its trainer returns, such as no loss: an error there may be the model's.
 TAKE = (
-    *("ranks/accelerate", "ranks/own_model/", "ranks/reads", "strategies/releases", "scenario", "ranks/trainers"),
+    *("ranks/accelerate", "ranks/own_model/", "ranks/trainers", "ranks/weight_reads", "strategies/releases"),
     *("programs/build", "programs/in_trainer", "programs/in_trl", "programs/loop", "programs/parts"),
-    *("programs/steps", "trainers"),
+    *("programs/steps", "scenario", "trainers"),
 )
 # Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from faultline.ranks.checkpointing import CutOff
 from faultline.ranks.facts import Facts, unlike
-from faultline.ranks.reads import Reads
+from faultline.ranks.weight_reads import Reads
 from faultline.strategies.shared import blocks
 
 

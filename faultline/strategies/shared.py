@@ -36,7 +36,7 @@ def blocks(model: Any) -> set[type]:
 
 
 def units(model: Any) -> list[Any]:
-    """The blocks that become FSDP units, outer before inner: those that `units.keep_together` didn't mark.
+    """The blocks that become FSDP units, outer before inner: those that `fsdp_units.keep_together` didn't mark.
 
     Raises Impossible where there is none, unless the model is to be the only unit: that is no sharding by blocks.
     """

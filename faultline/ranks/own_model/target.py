@@ -23,7 +23,7 @@ from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, collectives, draws, dropout, rows, shrink, units
+from faultline.ranks.own_model import collectives, draws, fsdp_units, loss_state, rows, shrink
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
@@ -51,7 +51,7 @@ class Module:
         called: dict[str, None] = {}
         without_compiling()
         collectives.seen(called)
-        dropout.off()
+        draws.switch_off_dropout()
         built = made(self.target)
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
@@ -68,10 +68,10 @@ class Module:
         together = self.target.together and setup.reference
         shares = (1 if together else self.target.world_size) if setup.reference else 0
         observer.by_rows = not together
-        holders = beside.holders(loss, model)
+        holders = loss_state.holders(loss, model)
         observer.generators = draws.held_generators([*model.modules(), *holders])
-        observer.of_loss = beside.parameters(holders, model)
-        observer.unregistered = beside.unregistered(model)
+        observer.of_loss = loss_state.parameters(holders, model)
+        observer.unregistered = loss_state.unregistered(model)
         give = partial(rows.together if together else rows.of, batch, self.target.world_size)
         return Scenario(
             model,
@@ -110,12 +110,12 @@ def ready(model: Any, lora: Mapping[str, object], classes: Sequence[str] = ()) -
     if lora:
         model = add_lora(model, lora)
     check(model)
-    dropout.off_in(model)
+    draws.switch_off_dropout_in(model)
     if not model.training:  # as `from_pretrained` leaves it; a part that is in eval() by intent stays so
         model.train()
     if getattr(getattr(model, "config", None), "use_cache", False):
         model.config.use_cache = False  # training with it warns, or fails where layers are recomputed
-    units.choose(model, classes)
+    fsdp_units.choose(model, classes)
     return model
 
 
