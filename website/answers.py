@@ -16,8 +16,7 @@ from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.diagnose.prefixes import LAYERS, PREFIX
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
-from faultline.strategies import Table
-from faultline.strategies.naming import mentioned, requests, traces
+from faultline.strategies.naming import Rows, mentioned, requests, traces
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
@@ -165,5 +164,5 @@ def _conditions(any_of: Iterable[Condition]) -> list[dict[str, object]]:
     ]
 
 
-def _rows(rows: Table) -> list[tuple[list[str], tuple[str, ...]]]:
+def _rows(rows: Rows) -> list[tuple[list[str], tuple[str, ...]]]:
     return [(for_browser(pattern.pattern), names) for pattern, names in rows]

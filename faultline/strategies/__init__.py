@@ -11,7 +11,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import re
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,8 +35,8 @@ Gradients: TypeAlias = "dict[str, torch.Tensor | None]"
 Evidence = Mapping[str, Any]
 """What the live objects of a rank showed, as its report has it."""
 
-Table = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
-"""Patterns, each with the strategies that it stands for, which are patterns as well."""
+Table = Mapping[str, tuple[str, ...]]
+"""Regular expressions, each with the strategies that it stands for, which are patterns as well."""
 
 
 class Holds(StrEnum):
@@ -139,10 +138,10 @@ class Family:
     least_ranks: Mapping[str, int] = field(default_factory=dict)
 
     argument_names: tuple[str, ...] = ()
-    settings: Table = ()
-    engine_settings: Table = ()
-    messages: Table = ()
-    frames: Table = ()
+    settings: Table = field(default_factory=dict)
+    engine_settings: Table = field(default_factory=dict)
+    messages: Table = field(default_factory=dict)
+    frames: Table = field(default_factory=dict)
     presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """torch's DistributedDataParallel, plain and with the options that people are advised to set."""
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,21 +97,16 @@ FAMILY = Family(
     usual=("ddp",),
     one_rank=("ddp",),
     # As in the arguments of DDP, and not as in the message that recommends it.
-    settings=(
-        (
-            re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!\)?`|\W{1,3}to\b)"),
-            ("ddp-find-unused",),
-        ),
-    ),
-    engine_settings=((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),),
-    messages=(
-        (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),
-        (re.compile(r"You can enable unused parameter detection"), ("ddp", "ddp-static-graph")),
-    ),
-    frames=(
-        (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),
-        (re.compile(r"nn/parallel/distributed\.py|DistributedDataParallel\("), ("ddp*",)),
-    ),
+    settings={r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!\)?`|\W{1,3}to\b)": ("ddp-find-unused",)},
+    engine_settings={r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI": ("ddp*",)},
+    messages={
+        r"find_unused_parameters=True` is enabled": ("ddp-find-unused",),
+        r"You can enable unused parameter detection": ("ddp", "ddp-static-graph"),
+    },
+    frames={
+        r"Expected to have finished reduction|Expected to mark a variable ready only once": ("ddp*",),
+        r"nn/parallel/distributed\.py|DistributedDataParallel\(": ("ddp*",),
+    },
     presets={"multi_gpu": ("ddp*",)},
     switches={"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"},
     # By `require_forward_param_sync` in torch/nn/parallel/distributed.py, which a pass without gradients sets to False.

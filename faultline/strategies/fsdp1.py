@@ -1,7 +1,6 @@
 """torch's first FullyShardedDataParallel, one unit per block of the model."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -244,17 +243,12 @@ FAMILY = Family(
     usual=("fsdp1-full",),
     least_ranks={"fsdp1-hybrid": nodes.RANKS},
     argument_names=("fsdp", "fsdp_config"),
-    settings=(
-        (re.compile(r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b"), ("fsdp1-hybrid",)),
-        (re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),
-    ),
-    engine_settings=((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),),
-    frames=(
-        (
-            re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"),
-            ("fsdp1*",),
-        ),
-    ),
+    settings={
+        r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b": ("fsdp1-hybrid",),
+        r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b": ("fsdp1*", "fsdp2*"),
+    },
+    engine_settings={r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b": ("fsdp*",)},
+    frames={r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)": ("fsdp1*",)},
     presets={"fsdp1": ("fsdp1-full",)},
     aliases={"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"},
     buffers="FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again",

@@ -1,7 +1,6 @@
 """torch's fully_shard (FSDP2), one group per block of the model."""
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -212,11 +211,11 @@ FAMILY = Family(
     one_rank=("fsdp2",),
     least_ranks={"fsdp2-hsdp": nodes.RANKS},
     argument_names=("fsdp", "fsdp_config"),
-    settings=(
-        (re.compile(r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("fsdp2-hsdp",)),
-        (re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),
-    ),
-    frames=((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),),
+    settings={
+        r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("fsdp2-hsdp",),
+        r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b": ("fsdp2*",),
+    },
+    frames={r"fsdp/_fully_shard|_fsdp_param|FSDPModule": ("fsdp2*",)},
     presets={"fsdp2": ("fsdp2",)},
     aliases={"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"},
     buffers="FSDP2 never synchronises buffers: each rank keeps its own",

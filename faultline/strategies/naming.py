@@ -9,29 +9,37 @@ from faultline.base.near import plain
 from faultline.base.text import matches
 from faultline.strategies import Family, Table
 
+Rows = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
+"""Patterns, each with the strategies that it stands for, which are patterns as well."""
+
 _NAME = re.compile(r"\b(?=\w*[A-Z]\w*[A-Z])[A-Za-z]+(?:-?\d)?\b")  # ``ZeRO-3``, ``DDP``, ``DeepSpeed``
 
 
-def _joined(*tables: Callable[[Family], Table]) -> Table:
+def _joined(*tables: Callable[[Family], Table]) -> Rows:
     """Some tables of all families one after the other, of each the rows of the most sharded family first."""
     families = sorted(strategies.families().values(), key=lambda family: -family.order)
-    return tuple(row for table in tables for family in families for row in table(family))
+    return tuple(
+        (re.compile(pattern), names)
+        for table in tables
+        for family in families
+        for pattern, names in table(family).items()
+    )
 
 
 @functools.cache
-def requests() -> Table:
+def requests() -> Rows:
     """What settings ask for: strategies first, then engines in no certain form."""
     return _joined(lambda family: family.settings, lambda family: family.engine_settings)
 
 
 @functools.cache
-def messages() -> Table:
+def messages() -> Rows:
     """What engines print."""
     return _joined(lambda family: family.messages)
 
 
 @functools.cache
-def traces() -> Table:
+def traces() -> Rows:
     """What engines leave in a traceback: their messages, then their frames."""
     return _joined(lambda family: family.messages, lambda family: family.frames)
 

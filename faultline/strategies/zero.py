@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ STAGE = (
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
 )
-ENGINE = re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b")
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 
@@ -234,16 +232,18 @@ FAMILY = Family(
     one_rank=("zero2", "zero3"),
     least_ranks={"zero3-hpz": nodes.RANKS},
     argument_names=("deepspeed",),
-    settings=(
-        (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
-        (re.compile("|".join(STAGE)), ("zero{}*",)),
-    ),
-    engine_settings=((ENGINE, ("zero*",)),),
-    frames=(
-        (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
-        (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
-        (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
-    ),
+    settings={
+        r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("zero3-hpz",),
+        "|".join(STAGE): ("zero{}*",),
+    },
+    engine_settings={
+        r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b": ("zero*",),
+    },
+    frames={
+        r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py": ("zero3*",),
+        r"deepspeed/runtime/zero/stage_1_and_2\.py": ("zero1*", "zero2*"),
+        r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)": ("zero*",),
+    },
     # Reading every file here means that a broken one is refused before anything starts.
     presets={f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)},
     aliases={"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"},

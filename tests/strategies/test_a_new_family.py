@@ -13,7 +13,6 @@ HAND_MADE = '''"""Data parallel training by hand: ranks average their gradients 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,15 +91,14 @@ FAMILY = Family(
     evidence=evidence,
     prepared=prepared,
     doubts=doubts,
-    engine_settings=((re.compile(r"distributed_type: HAND_MADE"), ("handmade*",)),),
-    messages=((re.compile(r"hand-made reduction of \\d+ gradients"), ("handmade*",)),),
+    engine_settings={r"distributed_type: HAND_MADE": ("handmade*",)},
+    messages={r"hand-made reduction of \\d+ gradients": ("handmade*",)},
 )
 '''
 TENSOR_PARALLEL = '''"""Tensor parallelism: all ranks share one batch, and each MLP's weights are DTensors."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,8 +178,8 @@ FAMILY = Family(
     prepared=prepared,
     doubts=doubts,
     data_place=lambda options, rank, world_size: (0, 1),
-    engine_settings=((re.compile(r"distributed_type: TENSOR"), ("tensor*",)),),
-    messages=((re.compile(r"tensor-parallel group of \\d+ ranks"), ("tensor*",)),),
+    engine_settings={r"distributed_type: TENSOR": ("tensor*",)},
+    messages={r"tensor-parallel group of \\d+ ranks": ("tensor*",)},
 )
 '''
 FAILURE = "zero2_ga_wrong_gradient"  # the one with the fewest cells
