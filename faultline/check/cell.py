@@ -17,7 +17,7 @@ from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.check.target import Target
-from faultline.ranks.facts import Facts, unlike
+from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
 from faultline.runs import differences, life, oracle, results, runner
@@ -201,7 +201,7 @@ def by_rank(ended: Ended) -> tuple[str, ...]:
     """The modules that ran on some ranks only; none where a rank has not trained a whole step."""
     reports = _reports(ended)
     ran = [{*report.facts.order} for report in reports if report.facts and report.steps]
-    return tuple(sorted(unlike(ran))) if len(ran) == len(ended.ranks) else ()
+    return tuple(sorted(not_in_all(ran))) if len(ran) == len(ended.ranks) else ()
 
 
 def collectives(ended: Ended) -> tuple[str, ...]:

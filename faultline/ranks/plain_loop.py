@@ -93,7 +93,7 @@ class Loop:
 
     def step(self, step: int) -> None:
         """One step of the optimizer, and what it left."""
-        self._before(step)
+        self._prepare(step)
         self._micro_batches(step)
         gradients = self._gradients()  # a step may change them, such as one that clips
         self.wrapped.step()
@@ -124,7 +124,7 @@ class Loop:
             left |= {"unlike_buffers": of_rows}
         report.facts = replace(observed.facts(), batch_statistics=normalising, whole_apart=self.apart, **left)
 
-    def _before(self, step: int) -> None:
+    def _prepare(self, step: int) -> None:
         """What the scenario does between steps; a bare model that it gives back is wrapped again."""
         replaced = self.built.before_step and self.built.before_step(self.wrapped.model, step)
         if replaced is not None:

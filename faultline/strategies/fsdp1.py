@@ -13,9 +13,9 @@ from faultline.strategies.shared import (
     clean,
     least_units,
     load_shards,
-    named,
     nbytes,
     no_sync,
+    parameter_map,
     plain_backward,
     save_shards,
     stepped,
@@ -105,13 +105,13 @@ def _refuse_nodes(options: Options, setup: Setup) -> None:
 
 
 def parameters(model: Any) -> Tensors:
-    held = {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+    held = {name: parameter.detach().clone() for name, parameter in {**parameter_map(model), **_views(model)}.items()}
     gathered = _gathered(_sharded(model), lambda parameter: parameter.detach())
     return {**held, **{name: weight for name, weight, _ in gathered}}
 
 
 def gradients(model: Any) -> Gradients:
-    held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in named(model).items()}
+    held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in parameter_map(model).items()}
     # Under `no_sync()` each rank has a whole gradient of its own.
     reduced = [unit for unit in _sharded(model) if not _same_size(unit[0].flat_param.grad, unit[0].flat_param)]
     gathered = _gathered(reduced, lambda parameter: parameter.grad)

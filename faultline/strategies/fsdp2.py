@@ -13,8 +13,8 @@ from faultline.strategies.shared import (
     all_gather,
     least_units,
     load_shards,
-    named,
     nbytes,
+    parameter_map,
     plain_backward,
     save_shards,
     stepped,
@@ -103,14 +103,14 @@ def _parallelism(options: Options, setup: Setup) -> dict[str, object]:
 
 
 def parameters(model: Any) -> Tensors:
-    return whole(named(model))
+    return whole_tensors(parameter_map(model))
 
 
 def gradients(model: Any) -> Gradients:
-    return whole({name: p.grad for name, p in named(model).items() if p.grad is not None})
+    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
 
 
-def whole(tensors: Tensors) -> Tensors:
+def whole_tensors(tensors: Tensors) -> Tensors:
     """Whole tensors from their shards, with one collective instead of one for each.
 
     FSDP2 shards dimension 0 into chunks of equal size of which the last ranks

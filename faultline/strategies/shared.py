@@ -20,7 +20,7 @@ def clean(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def named(model: Any) -> Tensors:
+def parameter_map(model: Any) -> Tensors:
     """Parameters by clean name; tied parameters appear once."""
     return {clean(name): parameter for name, parameter in model.named_parameters()}
 
@@ -76,11 +76,11 @@ def all_gather(shards: list[Any], group: Any = None) -> list[Any]:
 
 def whole_parameters(model: Any) -> Tensors:
     """The parameters of a model that every rank holds whole."""
-    return {name: parameter.detach() for name, parameter in named(model).items()}
+    return {name: parameter.detach() for name, parameter in parameter_map(model).items()}
 
 
 def whole_gradients(model: Any) -> Gradients:
-    return {name: parameter.grad for name, parameter in named(model).items()}
+    return {name: parameter.grad for name, parameter in parameter_map(model).items()}
 
 
 def plain_backward(micro_batches: int) -> Callable[..., None]:

@@ -252,7 +252,7 @@ def test_a_step_that_says_nothing_is_refused():
         return rows.Share(torch.tensor(loss, requires_grad=True), {"x": torch.tensor(x)})
 
     rows.trainable([share(1.0, 1.0), share(1.0, 2.0)])
-    assert rows.same(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
+    assert rows.same_batch(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
     with pytest.raises(target.Refused, match="give rows that differ"):
         rows.trainable([share(1.0, 1.0), share(1.0, 1.0)])
     with pytest.raises(target.Refused, match="the loss is nan in one process already"):
@@ -308,7 +308,7 @@ def test_what_shares_a_parameter_is_no_unit():
 def test_what_a_model_lacks_is_impossible_and_processes_of_its_own_are_refused():
     with pytest.raises(Impossible, match="no gradient_checkpointing_enable"):
         target.checkpoint(nn.Linear(1, 1), "reentrant")
-    with target.alone(), pytest.raises(target.Refused, match="processes of its own"):
+    with target.forbid_processes(), pytest.raises(target.Refused, match="processes of its own"):
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
 
 

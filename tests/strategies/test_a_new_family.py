@@ -105,8 +105,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.strategies import Evidence, Family, Setup, Wrapped
-from faultline.strategies.fsdp2 import whole
-from faultline.strategies.shared import load_shards, named, nbytes, plain_backward, plain_step, save_shards
+from faultline.strategies.fsdp2 import whole_tensors
+from faultline.strategies.shared import load_shards, nbytes, parameter_map, plain_backward, plain_step, save_shards
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
 
 
 def parameters(model: Any) -> dict[str, Any]:
-    return whole({name: parameter.detach() for name, parameter in named(model).items()})
+    return whole_tensors({name: parameter.detach() for name, parameter in parameter_map(model).items()})
 
 
 def gradients(model: Any) -> dict[str, Any]:
-    return whole({name: p.grad for name, p in named(model).items() if p.grad is not None})
+    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
 
 
 def evidence(model: Any) -> dict[str, object]:

@@ -50,9 +50,9 @@ class Module:
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         called: dict[str, None] = {}
         without_compiling()
-        collectives.seen(called)
+        collectives.record_calls(called)
         draws.switch_off_dropout()
-        built = made(self.target)
+        built = build(self.target)
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
         called.clear()  # what makes a model trains nothing
@@ -88,13 +88,13 @@ class Module:
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
         """The trainer of a target that makes one."""
-        return made(self.target).trainer(arguments, setup, self.target.world_size)
+        return build(self.target).trainer(arguments, setup, self.target.world_size)
 
 
-def made(target: Target) -> Any:
+def build(target: Target) -> Any:
     """What a target's function returns, or the tiny model of its config."""
     file = Path(target.file)
-    with alone():
+    with forbid_processes():
         return call(file, target.function, target.path) if target.function else tiny(file)
 
 
@@ -125,7 +125,7 @@ def of_all(model: Any) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def forbid_processes() -> Iterator[None]:
     """Refuse to start processes: a script that does would run as a whole in each of them."""
 
     def start(self: Any) -> None:
