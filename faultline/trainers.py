@@ -1,13 +1,70 @@
-"""What failures in real trainers are built from."""
+"""What failures in real trainers are built from, and what is known of TRL's trainers."""
 
 import importlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from faultline.strategies import Config, Setup, merged
+
+PAIRS = "prompt chosen rejected"
+
+
+@dataclass(frozen=True)
+class TrlTrainer:
+    """A trainer of TRL.
+
+    `columns` are those that its rows may have; empty if nobody has tried it here. It `samples` completions, or trains
+    on those of its rows. `reference`: it keeps a reference model that can follow the model; `by_beta`: only where its
+    `beta` isn't zero. With its `settings`, ranks do what one process does, whatever rows each has. Its classes' names
+    begin with `word`, or with its own in capitals. TRL has it with today's settings `since` a release, by its tags.
+    `forces_mode`: for an older transformers, it sets use_reentrant=False by itself.
+    """
+
+    name: str
+    columns: str = ""
+    samples: bool = False
+    reference: bool = False
+    by_beta: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    word: str = ""
+    since: str = ""
+    forces_mode: bool = False
+
+
+TRL = {
+    each.name: each
+    for each in (
+        TrlTrainer("sft", "prompt completion", forces_mode=True),
+        TrlTrainer("dpo", PAIRS, reference=True, forces_mode=True),
+        TrlTrainer("grpo", "prompt", samples=True, reference=True, by_beta=True, forces_mode=True),
+        TrlTrainer("kto", "prompt completion label", reference=True, settings={"loss_type": "apo_zero_unpaired"}),
+        TrlTrainer(
+            "rloo",
+            "prompt",
+            samples=True,
+            reference=True,
+            by_beta=True,
+            since="0.22.0.dev0",
+            forces_mode=True,
+        ),
+        TrlTrainer("reward", PAIRS, word="Reward"),
+        TrlTrainer("cpo", PAIRS),
+        TrlTrainer("orpo", PAIRS),
+        TrlTrainer("tpo", f"{PAIRS} reference"),
+        TrlTrainer("gmpo", "prompt", samples=True, reference=True),
+        TrlTrainer("distillation", "prompt", samples=True, word="Distillation", since="1.1.0.dev0"),
+        TrlTrainer("gold", since="0.25.0.dev0"),
+        TrlTrainer("sdft", since="1.0.0.dev0"),
+        TrlTrainer("sdpo", since="1.0.0.dev0"),
+        TrlTrainer("a2po", since="1.6.0.dev0"),
+        TrlTrainer("iw_opd", since="1.9.0.dev0"),
+    )
+}
 
 
 def config_file(deepspeed: str, setup: Setup) -> str:

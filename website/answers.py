@@ -16,7 +16,7 @@ from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.diagnose.prefixes import LAYERS, PREFIX
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
-from faultline.strategies.naming import Table, mentioned, table
+from faultline.strategies.naming import Rows, mentioned, requests, traces
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
@@ -38,8 +38,8 @@ def data() -> dict[str, object]:
         "beginnings": [(for_browser(pattern, "i"), kind) for pattern, kind in alone.beginnings().items()],
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
-        "ran": _rows(table("MESSAGES", "FRAMES")),
-        "asked": _rows(table("SETTINGS", "ENGINE")),
+        "ran": _rows(traces()),
+        "asked": _rows(requests()),
         "modes": _rows(MODES),
         "searched": {
             "most": measured.BEGINNING,
@@ -164,5 +164,5 @@ def _conditions(any_of: Iterable[Condition]) -> list[dict[str, object]]:
     ]
 
 
-def _rows(rows: Table) -> list[tuple[list[str], tuple[str, ...]]]:
+def _rows(rows: Rows) -> list[tuple[list[str], tuple[str, ...]]]:
     return [(for_browser(pattern.pattern), names) for pattern, names in rows]

@@ -15,6 +15,7 @@ from faultline.cells.cell import CHECKPOINTING
 from faultline.observations.ranges import Range
 from faultline.projects.documents import Document, Section
 from faultline.strategies.naming import presets, switches
+from faultline.trainers import TRL
 
 # Keys of TrainingArguments, TRL's scripts, axolotl, LLaMA-Factory and ms-swift by which a file of arguments is known.
 ARGUMENTS = frozenset(
@@ -48,20 +49,11 @@ TRAINERS_BY_SETTING = {
     "assistant_only_loss": "sft gkd gold",
     "packing": "sft gkd gold",
 }
-# TRL's first release whose trainer has these settings, by its tags: the older rloo had others.
-SINCE = {
-    "rloo": Version("0.22.0.dev0"),
-    "gold": Version("0.25.0.dev0"),
-    "sdft": Version("1.0.0.dev0"),
-    "sdpo": Version("1.0.0.dev0"),
-    "distillation": Version("1.1.0.dev0"),
-    "a2po": Version("1.6.0.dev0"),
-    "iw_opd": Version("1.9.0.dev0"),
-}
+SINCE = {name: Version(each.since) for name, each in TRL.items() if each.since}
 SUBCLASS = "a trainer of one's own"  # whether the trainer's class is made of the one that is named
 OF_FRAMEWORKS = ("rlhf_type", "rl", "stage")  # whose trainers are made of TRL's
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", *OF_FRAMEWORKS)
-BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
+BETA = frozenset(name for name, each in TRL.items() if each.by_beta)
 OTHER = frozenset([OTHER_TRAINER])
 OFF = frozenset(["off"])
 MODES = frozenset(CHECKPOINTING) - OFF

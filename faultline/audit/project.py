@@ -22,6 +22,7 @@ from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
 from faultline.projects.documents import Place
 from faultline.strategies.naming import asked_for
+from faultline.trainers import TRL
 
 OTHER_NORM = "own max_grad_norm"
 # PreTrainedModel's default, where use_reentrant isn't given: True up to 4.57.6, False from 5.0.0 on.
@@ -29,7 +30,7 @@ NON_REENTRANT = Version("5.0.0")
 # These TRL trainers set use_reentrant=False for an older transformers: not in 0.26.2 yet, in 0.27.1.
 TRL_BEFORE, TRL_SINCE = Version("0.27.0.dev0"), Version("0.27.1")
 NOT_TRL = frozenset([OTHER_TRAINER, "trainer"])
-TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
+FORCING = frozenset(name for name, each in TRL.items() if each.forces_mode)
 # DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
 CLIPS = Version("0.19.3")
 Values = dict[str, frozenset[str]]
@@ -227,7 +228,7 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
         return "", ""
     elif (trainer and trainer <= NOT_TRL) or trl.below(TRL_BEFORE):
         return "reentrant", "transformers"
-    elif trainer and trainer <= TRL and trl.reaches(TRL_SINCE):
+    elif trainer and trainer <= FORCING and trl.reaches(TRL_SINCE):
         default = "non-reentrant", "trl"
     else:
         return "", ""

@@ -15,12 +15,12 @@ from faultline.base.text import one_line, plain
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
 
 # They give a failure's or somebody's model to engine and trainer: what these raise then is not ours.
-RUN = ("ranks/checkpointing", "ranks/main", "ranks/saved", "strategies/")
+RUN = ("ranks/checkpointing", "ranks/main", "ranks/plain_loop", "ranks/saved", "strategies/")
 # They call the model, or take what it or its trainer returns, such as no loss: an error there may be the model's.
 TAKE = (
-    *("ranks/accelerate", "ranks/own_model/", "ranks/reads", "strategies/releases", "scenario", "ranks/trainers"),
+    *("ranks/accelerate", "ranks/own_model/", "ranks/trainers", "ranks/weight_reads", "strategies/releases"),
     *("programs/build", "programs/in_trainer", "programs/in_trl", "programs/loop", "programs/parts"),
-    *("programs/steps", "trainers"),
+    *("programs/steps", "scenario", "trainers"),
 )
 # Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")

@@ -43,7 +43,7 @@ def _other_mode(cell: Cell, variant: Variant) -> bool:
 
 
 def _bf16(cell: Cell, variant: Variant) -> bool:
-    usual = variant.remedy == "broken" and cell.strategy in strategies.listed_as("USUAL")
+    usual = variant.remedy == "broken" and cell.strategy in strategies.usual_names()
     return cell.precision == "bf16" and not (variant.bf16 or usual)
 
 
@@ -62,7 +62,7 @@ def _four_ranks(cell: Cell, variant: Variant) -> bool:
 
 
 def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
-    usual = strategies.listed_as("ONE_RANK" if cell.world_size == 1 else "USUAL")
+    usual = strategies.one_rank_names() if cell.world_size == 1 else strategies.usual_names()
     return cell.world_size != default_world(cell) and cell.strategy not in usual
 
 
@@ -71,7 +71,7 @@ def _too_many_ranks(cell: Cell, variant: Variant) -> bool:
 
 
 def _never_resized(cell: Cell, variant: Variant) -> bool:
-    return cell.life == "resized" and not strategies.constant(cell.strategy, "RESIZES", False)
+    return cell.life == "resized" and not strategies.family(cell.strategy).resizes
 
 
 def _other_life(cell: Cell, variant: Variant) -> bool:
@@ -101,7 +101,7 @@ IMPOSSIBLE = (
 @functools.cache
 def not_by_default() -> tuple[Rule, ...]:
     """The rules of the default matrix: naming an axis brings its cells back."""
-    usual, one_rank = strategies.listed_as("USUAL"), strategies.listed_as("ONE_RANK")
+    usual, one_rank = strategies.usual_names(), strategies.one_rank_names()
     others = [str(size) for size in WORLD_SIZES if size != 2]
     four_ranks = [name for name in usual if strategies.distributed(name)]
     nodes = [name for name in strategies.names() if strategies.usual_ranks(name) > 2]

@@ -17,7 +17,7 @@ from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.check.target import Target
-from faultline.ranks.facts import Facts, unlike
+from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
 from faultline.runs import differences, life, oracle, results, runner
@@ -44,7 +44,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
     `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
     one process can't train the target.
     """
-    model, facts = target.for_ranks(cell.world_size), Facts()
+    model, facts = target.for_ranks(cell), Facts()
 
     def go() -> tuple[Ended, oracle.Judgement]:
         nonlocal facts
@@ -120,7 +120,8 @@ def not_resizable(
     together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.
     """
     alone = reference(cell)
-    shared = replace(job, cell=alone.id, world_size=1, target=target.for_ranks(cell.saved_by), inject="")
+    shares = target.for_ranks(replace(cell, world_size=cell.saved_by))
+    shared = replace(job, cell=alone.id, world_size=1, target=shares, inject="")
     judged = judge(alone, server.run(shared))
     if judged.outcome == Outcome.TRAINS:
         return None
@@ -200,7 +201,7 @@ def by_rank(ended: Ended) -> tuple[str, ...]:
     """The modules that ran on some ranks only; none where a rank has not trained a whole step."""
     reports = _reports(ended)
     ran = [{*report.facts.order} for report in reports if report.facts and report.steps]
-    return tuple(sorted(unlike(ran))) if len(ran) == len(ended.ranks) else ()
+    return tuple(sorted(not_in_all(ran))) if len(ran) == len(ended.ranks) else ()
 
 
 def collectives(ended: Ended) -> tuple[str, ...]:

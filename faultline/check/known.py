@@ -8,7 +8,6 @@ from itertools import chain
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
@@ -17,6 +16,7 @@ from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
+from faultline.strategies import Holds
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
 COMPARED = {
@@ -26,7 +26,6 @@ COMPARED = {
 ALIKE = 0.01  # of two errors: so much is an engine's rounding
 APART = "buffers_apart"  # the fact of a cell in which ranks hold unlike buffers
 KNOWN_FACTS = {APART, *COMPARED, *(each.name for each in fields(Facts))}
-WHOLE = ("ddp*", "zero[012]*")  # strategies under which every rank has all of each weight
 UNMOVED = Did("diverges", "unmoved")
 # What an engine says of a weight that is in shards where it is used whole, and nothing of its type or kind.
 SHARDED = re.compile(
@@ -249,7 +248,7 @@ def _excluded(result: Result, facts: Facts) -> set[str]:
         excluded |= {"without_root", "without_unit"}
     if inside and not any(name.startswith(f"{inside}.") for name in facts.order):  # a leaf has weights of its own
         excluded |= {"read_outside"}
-    if matches(result.cell.strategy, WHOLE):  # every rank has the whole of each weight
+    if strategies.holds(result.cell.strategy) == Holds.WHOLE:
         excluded |= {"read_outside", "without_unit"}
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS):  # all ranks have these alike
         excluded |= {"no_gradient", "zero_gradient"}

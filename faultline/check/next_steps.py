@@ -123,7 +123,7 @@ def own_state(result: Result) -> list[str]:
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")
-        lines += filter(None, [strategies.constant(result.cell.strategy, "MOVED_BY_HAND", "")])
+        lines += filter(None, [strategies.family(result.cell.strategy).moved_by_hand])
     return lines
 
 
@@ -236,7 +236,7 @@ def several_causes(group: Group) -> list[str]:
 def same_start(group: Group) -> list[str]:
     """What gives all ranks the weights and buffers of one, where they start with different ones."""
     there = [result for result in group.results if result.signature == Signature.START_DIFFERS]
-    ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
+    ways = {strategies.family(result.cell.strategy).same_start for result in there}
     every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights and buffers"
     apart = any(result.finding.apart for result in there)
     by_hand = ["`torch.distributed.broadcast(buffer, 0)` for each buffer before training does it for buffers"]
@@ -248,7 +248,7 @@ def same_buffers(group: Group) -> list[str]:
     there = [result for result in group.results if Signature.BUFFERS_APART in causes(result)]
     if not there:
         return []
-    engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]
+    engines = [strategies.family(result.cell.strategy).buffers for result in there]
     by_hand = "`torch.distributed.broadcast(buffer, 0)` for each buffer before each forward pass keeps them alike"
     normalises = any(result.checked.facts.batch_statistics for result in there)
     others = ["so does `SyncBatchNorm` (on GPUs), or `GroupNorm`, which keeps none"] if normalises else []

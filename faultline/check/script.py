@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -61,12 +61,13 @@ class File:
         return strategies.options(self.cell.strategy)
 
     @property
-    def family(self) -> ModuleType:
+    def family(self) -> strategies.Family:
         return strategies.family(self.cell.strategy)
 
     @property
     def setup(self) -> Setup:
-        return Setup(0, self.cell.world_size, self.cell.checkpointing, self.cell.precision, None, "", {}, 1)
+        cell = self.cell
+        return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, strategy=cell.strategy)
 
     @property
     def built(self) -> SimpleNamespace:
@@ -97,7 +98,7 @@ def exportable(result: Result) -> bool:
 
 
 def _template(cell: Cell) -> Path:
-    return Path(str(strategies.family(cell.strategy).__file__)).with_suffix(".py.j2")
+    return strategies.family(cell.strategy).template
 
 
 def write(target: Target, result: Result, file: Path, python: str) -> str:
@@ -156,7 +157,7 @@ def _written(target: Target, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
     done = ask(
         command(python, start.__file__, "faultline.ranks.own_model.written"),
-        json.dumps(asdict(target.for_ranks(cell.world_size))),
+        json.dumps(asdict(target.for_ranks(cell))),
         inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
     )
     lines = done.stdout.splitlines()

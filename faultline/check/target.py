@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline import strategies
 from faultline.base.content import content, real
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.near import near
 from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain
+from faultline.cells.cell import Cell
 from faultline.ranks import job
 
 
@@ -42,10 +44,11 @@ class Target:
         """Of the file's content: a check is only resumed on the same."""
         return hashlib.sha256(content(self.file)).hexdigest()
 
-    def for_ranks(self, world_size: int) -> job.Target:
+    def for_ranks(self, cell: Cell) -> job.Target:
         lora, here = dict(self.lora), str(Path.cwd())
         how = self.path, self.trainer, self.sketched, self.together, self.units
-        return job.Target(str(self.file), self.function, lora, here, world_size, *how)
+        world = strategies.data_world(cell.strategy, cell.world_size)
+        return job.Target(str(self.file), self.function, lora, here, world, *how)
 
 
 def written(build: Callable[[], object]) -> str:

@@ -12,7 +12,7 @@ from faultline.diagnose.lines import Line
 from faultline.diagnose.signs import TRIED
 from faultline.diagnose.words import needed
 from faultline.observations.matching import Hints
-from faultline.strategies.naming import asked_for, table, within
+from faultline.strategies.naming import asked_for, messages, requests, traces, within
 
 MOST = 400  # lines that are remembered for what they show
 ENOUGH = 20_000  # lines that are searched for versions
@@ -62,7 +62,7 @@ def patterns() -> tuple[str, ...]:
     errors = [error for f in failures().values() for error in f.recognition.error.values()]
     conditions += [each for error in errors for each in error.may_be]
     recognised = {pattern for condition in conditions for pattern in (*condition.present, *condition.absent)}
-    named = (pattern.pattern for pattern, _ in (*table("MESSAGES", "SETTINGS", "ENGINE"), *MODES))
+    named = (pattern.pattern for pattern, _ in (*messages(), *requests(), *MODES))
     return (
         *named,
         *sorted({term for error in errors for term in error.terms}),
@@ -100,7 +100,7 @@ class Collector:
         """What the lines and an error's text with its traceback show of the run; a traceback outranks settings."""
         traceback = error.splitlines()
         # Frames and messages show what ran; settings show what was asked for, which need not be what ran.
-        ran = _first(table("MESSAGES", "FRAMES"), traceback) or _first(table("MESSAGES"), self.lines)
+        ran = _first(traces(), traceback) or _first(messages(), self.lines)
         asked = asked_for(self.lines)
         if not ran or (asked and within(asked, ran)):
             ran = asked

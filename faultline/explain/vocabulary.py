@@ -36,7 +36,7 @@ def vocabulary() -> dict[str, list[Word]]:
 
 def _strategies() -> Iterator[Word]:
     for name in strategies.names():
-        text = one_line((strategies.family(name).__doc__ or "").partition("\n\n")[0])
+        text = one_line((strategies.family(name).code.__doc__ or "").partition("\n\n")[0])
         options = strategies.options(name)
         settings = asdict(options) if options else {}
         facts = tuple((option.replace("_", " "), _value(value)) for option, value in settings.items())

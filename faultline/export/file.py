@@ -3,15 +3,13 @@
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from faultline import strategies
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.specialise import Built, gives_back
-from faultline.strategies import Setup
+from faultline.strategies import Family, Setup
 
 ERROR_LIKE = ("raises", "crashes", "hangs")
 LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
@@ -94,13 +92,13 @@ class File:
         return self.place.signature == "checkpoint-untied"
 
     @property
-    def family(self) -> ModuleType:
+    def family(self) -> Family:
         return strategies.family(self.cell.strategy)
 
     @property
     def template(self) -> str:
         """The family's template, or the one for families that have none."""
-        file = Path(str(self.family.__file__)).with_suffix(".py.j2")
+        file = self.family.template
         return file.name if file.exists() else "strategy.py.j2"
 
     @property
@@ -108,7 +106,23 @@ class File:
         """What a strategy needs to know of the cell; of ranks, what is the same on each."""
         micro_batches = 1 if "by_hand" in self.built.parts else self.built.micro_batches
         cell = self.cell
-        return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
+        place = 0, cell.world_size, cell.checkpointing, cell.precision, None, ""
+        return Setup(*place, {}, micro_batches, strategy=cell.strategy)
+
+    @property
+    def data_rank(self) -> str:
+        """The expression of whose rows of a global batch a rank has."""
+        world = self.cell.world_size
+        places = [strategies.data_place(self.cell.strategy, rank, world)[0] for rank in range(world)]
+        return "rank" if places == [*range(world)] else f"{places}[rank]"
+
+    @property
+    def data_world(self) -> str:
+        """The expression of among how many the rows of a global batch are shared out."""
+        world = self.cell.world_size
+        if (data_world := self.setup.data_world) == world:
+            return "world_size" if self.compared else "WORLD_SIZE"
+        return f"(1 if in_one_process else {data_world})" if self.compared else str(data_world)
 
     @cached_property
     def replaces_model(self) -> bool:

@@ -55,9 +55,7 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
         definitions = sources[module].definitions
         definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
     if variant.trainer:
-        built = trainer(
-            sources, cell, variant, None if compared else strategies.constant(cell.strategy, "ARGUMENTS", ())
-        )
+        built = trainer(sources, cell, variant, None if compared else strategies.family(cell.strategy).argument_names)
     else:
         function = _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
         known = sources.constants("failure")
@@ -110,7 +108,14 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
 
 def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
     """What is known of where a rank finds itself: how many there are only where there is no other run."""
-    world = {} if compared else {"world_size": cell.world_size}
+    world = (
+        {}
+        if compared
+        else {
+            "world_size": cell.world_size,
+            "data_world": strategies.data_world(cell.strategy, cell.world_size),
+        }
+    )
     return SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **world)
 
 

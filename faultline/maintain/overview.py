@@ -43,8 +43,8 @@ def counts() -> str:
 def families() -> str:
     """Markdown: each family of strategies on one line, as the first line of its file has it."""
     rows = [
-        row((family.__doc__ or "").partition("\n")[0], ", ".join(f"`{name}`" for name in family.STRATEGIES))
-        for family in sorted(strategies.families().values(), key=lambda family: family.ORDER)
+        row((family.code.__doc__ or "").partition("\n")[0], ", ".join(f"`{name}`" for name in family.strategies))
+        for family in sorted(strategies.families().values(), key=lambda family: family.order)
     ]
     return "\n".join(headed(("family", "strategies"), rows))
 

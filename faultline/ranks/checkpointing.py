@@ -87,15 +87,15 @@ class Watch:
             return
         recomputed: list[int] = []
 
-        def before(gradients: Any) -> None:
+        def note_begin(gradients: Any) -> None:
             recomputed.append(self.recomputed)
 
-        def after(*gradients: Any) -> None:
+        def note_end(*gradients: Any) -> None:
             if recomputed == [self.recomputed]:  # in its first backward pass, of several
                 self.without_grad -= ran
 
-        node.register_prehook(before)
-        node.register_hook(after)
+        node.register_prehook(note_begin)
+        node.register_hook(note_end)
 
     def close(self) -> None:
         self._handle.remove()

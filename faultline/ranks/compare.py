@@ -141,7 +141,7 @@ def drawn(trace: Trace, reference: Trace, precision: str, wrong: bool) -> dict[s
         have = here.get(name)
         if have is None or have.shape != want.shape or not torch.equal(have, first.get(name, have)):
             continue
-        off, size = _apart(have, want), _size(want)
+        off, size = _gap(have, want), _size(want)
         if off > TOLERANCE[precision] * size:
             apart[name] = off / size if size else math.inf
     return apart
@@ -187,23 +187,23 @@ def truth(reference: Trace, index: int, rank: int, world_size: int) -> Tensors:
     It begins with rank 0's state, as under an engine that broadcasts it. Where a reference ran the global batch only,
     what depends on rows is left out, which is all that moves and isn't a count, if nothing else is known.
     """
-    whole, shares = _left(reference, index)
+    whole, shares = _reference_buffers(reference, index)
     if len(shares) == world_size:
         return shares[rank]
     if world_size == 1:
         return whole
     if shares:
-        return {name: held for name, held in whole.items() if all(_apart(held, each.get(name)) == 0 for each in shares)}
+        return {name: held for name, held in whole.items() if all(_gap(held, each.get(name)) == 0 for each in shares)}
     first = reference.held
-    return {name: t for name, t in whole.items() if _apart(t, first.get(name)) == 0 or bool((t == t.round()).all())}
+    return {name: t for name, t in whole.items() if _gap(t, first.get(name)) == 0 or bool((t == t.round()).all())}
 
 
-def _left(reference: Trace, index: int) -> tuple[Tensors, list[Tensors]]:
+def _reference_buffers(reference: Trace, index: int) -> tuple[Tensors, list[Tensors]]:
     """The buffers of a reference after a step, and those that each rank's rows leave behind."""
     return next(iter(reference.buffers[index:]), {}), next(iter(reference.shares[index:]), [])
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor | None) -> float:
+def _gap(one: torch.Tensor, other: torch.Tensor | None) -> float:
     """How far two tensors are apart, where they aren't equal: infinities are equal to themselves, as is NaN."""
     if other is None or one.shape != other.shape:
         return math.inf
@@ -220,19 +220,19 @@ def _bad_buffers(
     """
     run, wrong = trace.buffers[index], {}
     rounded = truth(noise, before + index, rank, world_size)
-    whole, shares = _left(reference, before + index)
+    whole, shares = _reference_buffers(reference, before + index)
     for name, want in truth(reference, before + index, rank, world_size).items():
         first, have, start = reference.held.get(name), run.get(name), trace.held.get(name)
         if have is None or have.shape != want.shape or first is None or start is None or first.shape != want.shape:
             continue
-        moved, off = _apart(want, first), _apart(have, want)
+        moved, off = _gap(want, first), _gap(have, want)
         # An engine that casts buffers changes them before training: what it makes of them counts from there.
-        if _apart(start, first) <= TOLERANCE[precision] * first.norm():
-            off = min(off, _apart(have - start, want - first))
-        if shares and _apart(whole[name], shares[0].get(name)):  # where ranks put together what all rows leave behind
-            off = min(off, _apart(have, whole[name]))
+        if _gap(start, first) <= TOLERANCE[precision] * first.norm():
+            off = min(off, _gap(have - start, want - first))
+        if shares and _gap(whole[name], shares[0].get(name)):  # where ranks put together what all rows leave behind
+            off = min(off, _gap(have, whole[name]))
         size = max(_size(first), _size(want))
-        rounding = max(_apart(rounded.get(name, want), want), EPSILON[precision] * size)
+        rounding = max(_gap(rounded.get(name, want), want), EPSILON[precision] * size)
         if off > TOLERANCE[precision] * moved and off > MARGIN[precision] * rounding:
             wrong[name] = off / moved if moved else math.inf
     return wrong

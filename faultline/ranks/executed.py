@@ -27,7 +27,7 @@ def recorded(by_file: dict[str, list[str]]) -> Iterator[None]:
     finally:
         stop()
         files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-        ran = {(place(code.co_filename), named(code)) for code in [*codes.values()]}  # threads may still add some
+        ran = {(place(code.co_filename), code_name(code)) for code in [*codes.values()]}  # threads may still add some
         ran |= {(place(file), BODY) for file in files if isinstance(file, str) and file.endswith(".py")}
         for file, name in sorted(ran):
             if file:
@@ -43,7 +43,7 @@ def place(file: str) -> str:
     return ""
 
 
-def named(code: CodeType) -> str:
+def code_name(code: CodeType) -> str:
     """The function that code is of, or is a lambda or comprehension in; a class's body is a part of its module's."""
     parts = code.co_qualname.split(".")
     unnamed = next((n for n, part in enumerate(parts) if part.startswith("<") and part != "<locals>"), len(parts))

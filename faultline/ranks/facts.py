@@ -95,6 +95,6 @@ class Facts:
         return {"class": values.pop("model"), **values} if self else {}
 
 
-def unlike(every: Sequence[set[str]]) -> set[str]:
+def not_in_all(every: Sequence[set[str]]) -> set[str]:
     """What some of these sets have, and not all."""
     return set[str]().union(*every) - every[0].intersection(*every) if every else set()

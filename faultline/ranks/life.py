@@ -72,23 +72,23 @@ def resumed(run: Run, trainer: Any) -> None:
 
 def remember(run: Run, drawn: int) -> None:
     """What a trainer began with in the first half, as its engine rounded it, and how many tokens it has drawn."""
-    torch.save({"initial": run.trace.initial, "held": run.trace.held, "drawn": drawn}, _first(run))
+    torch.save({"initial": run.trace.initial, "held": run.trace.held, "drawn": drawn}, _start_file(run))
 
 
 def remembered(run: Run) -> None:
     """What a trainer that resumes had begun with: its weights move from there."""
-    first = torch.load(_first(run))
+    first = torch.load(_start_file(run))
     run.trace.initial.update(first["initial"])
     run.trace.held.update(first["held"])
 
 
 def draws(run: Run) -> int:
     """How many tokens a trainer has drawn before it begins or resumes."""
-    drawn: int = torch.load(_first(run))["drawn"] if run.half == SECOND else 0
+    drawn: int = torch.load(_start_file(run))["drawn"] if run.half == SECOND else 0
     return drawn
 
 
-def _first(run: Run) -> Path:
+def _start_file(run: Run) -> Path:
     return Path(run.state) / f"trainer{run.setup.rank}.pt"
 
 

@@ -35,7 +35,7 @@ def keep_out() -> None:
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # the CPU's: no GPU is seen, and nothing asks
         return
-    cuda, uuids = importlib.import_module("torch").cuda, seen()
+    cuda, uuids = importlib.import_module("torch").cuda, gpu_uuids()
     if uuids:
         cuda._raw_device_count_nvml = lambda: len(uuids)
         cuda._raw_device_uuid_nvml = lambda: uuids
@@ -47,7 +47,7 @@ def keep_out() -> None:
     pynvml.nvmlInit = lambda: _asked.append(True)
 
 
-def seen() -> list[str]:
+def gpu_uuids() -> list[str]:
     """The UUIDs of this machine's GPUs in the order of NVML, which a child asks for; none where it can't."""
     look = ask(command(sys.executable, "-c", LOOK))
     return look.stdout.split() if look.returncode == 0 else []

@@ -11,8 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
-from faultline.ranks.facts import Facts, unlike
-from faultline.ranks.reads import Reads
+from faultline.ranks.facts import Facts, not_in_all
+from faultline.ranks.weight_reads import Reads
 from faultline.strategies.shared import blocks
 
 
@@ -79,14 +79,14 @@ class Observer:
         self._inside.clear()
         self._used.clear()
         if self._reads:
-            self._before = {name: parameter.detach().clone() for name, parameter in there(self._model)}
+            self._before = {name: parameter.detach().clone() for name, parameter in with_shapes(self._model)}
         try:
             with self._cut_off.watching(), self._reads or nullcontext():
                 yield
         finally:
             self._on = False
         every = [*self._used.values()]
-        self._unequal |= unlike(every)
+        self._unequal |= not_in_all(every)
         for name, parameter in self._model.named_parameters():
             if name in self._before and not torch.equal(parameter, self._before[name]):
                 (self._written if parameter.requires_grad else self._by_hand).setdefault(name)
@@ -102,12 +102,12 @@ class Observer:
                     self._sparse.setdefault(name)
                 self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
 
-    def _seen(self, module: torch.nn.Module) -> str | None:
+    def _name_of(self, module: torch.nn.Module) -> str | None:
         """The name of a module whose forward pass is looked at; None for others, and while it is recomputed."""
         return self._names.get(module) if self._on and torch._C._current_graph_task_id() == -1 else None
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
-        name = self._seen(module)
+        name = self._name_of(module)
         if name is not None:
             if name and "" not in self._inside:
                 self._without_root.setdefault(name)
@@ -119,7 +119,7 @@ class Observer:
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
 
     def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, object], output: Any) -> None:
-        name = self._seen(module)
+        name = self._name_of(module)
         if name is None:
             return
         while self._inside and self._inside.pop() != name:
@@ -161,7 +161,7 @@ class Observer:
             without_root=tuple(self._without_root),
             without_unit=tuple(self._without_unit),
             overlapping=tuple(overlapping(self._model)) if self._reads else (),
-            complex_valued=tuple(name for name, p in there(self._model) if p.is_complex()) if self._reads else (),
+            complex_valued=tuple(name for name, p in with_shapes(self._model) if p.is_complex()) if self._reads else (),
             sparse=tuple(self._sparse),
             hooked=tuple(self._hooked),
             of_loss=tuple(self.of_loss),
@@ -231,7 +231,7 @@ def tied(model: torch.nn.Module) -> list[list[str]]:
 
 def overlapping(model: torch.nn.Module) -> list[str]:
     """The parameters that have an element in common with another parameter, as slices of one tensor may have."""
-    every = [(name, p) for name, p in there(model) if p.layout == torch.strided and p.numel() and p.data_ptr()]
+    every = [(name, p) for name, p in with_shapes(model) if p.layout == torch.strided and p.numel() and p.data_ptr()]
     places = sorted(((_addresses(p), name) for name, p in every), key=lambda place: int(place[0].min()))
     names: dict[str, None] = {}
     for index, (here, name) in enumerate(places):
@@ -243,7 +243,7 @@ def overlapping(model: torch.nn.Module) -> list[str]:
     return [name for name, _ in every if name in names]
 
 
-def there(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+def with_shapes(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """The parameters that have a shape: those of a lazy module have none before its forward pass."""
     return [(name, each) for name, each in model.named_parameters() if not torch.nn.parameter.is_lazy(each)]
 
@@ -258,11 +258,11 @@ def _addresses(tensor: torch.Tensor) -> torch.Tensor:
 
 def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
     """Whether names of a model's modules still stand for one tensor."""
-    first, *others = (local(_held(model, name)) for name in names)
+    first, *others = (local(_parameter_of(model, name)) for name in names)
     return all(tensor is first or tensor.data_ptr() == first.data_ptr() != 0 for tensor in others)
 
 
-def _held(model: torch.nn.Module, name: str) -> Any:
+def _parameter_of(model: torch.nn.Module, name: str) -> Any:
     """What a model holds by a parameter's name, as it is.
 
     An attribute would do more: within a forward pass, ZeRO-3 gathers a parameter that is asked for, and a rank that has

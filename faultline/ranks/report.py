@@ -1,9 +1,12 @@
 """What ranks and their server report: they write JSON, and the supervisor reads that into the same classes."""
 
+import os
+import resource
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from faultline.base.errors import MACHINE, OTHER, FaultlineError
@@ -13,6 +16,7 @@ from faultline.ranks.facts import Facts
 
 KINDS = ("gradients", "weights")
 LONGEST = 40_000  # characters of an error's text
+LIMITS = ("NOFILE", "FSIZE", "AS", "DATA", "STACK", "NPROC", "CPU")
 CHAIN, FRAMES = 20, 200  # errors that follow from each other, and calls of each
 
 
@@ -224,3 +228,25 @@ def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
     kind = error.kind if isinstance(error, FaultlineError) else OTHER
     raised = Raised(kind, bounded(message_of(error)), text, frames[-FRAMES:], error.__cause__ is not None)
     return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]
+
+
+def process_settings() -> Mapping[str, object]:
+    """The user, torch's defaults, and the limits of this process, by name, which somebody's code may change."""
+    torch = sys.modules["torch"]
+    limits = {f"the limit {name}": resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in LIMITS}
+    defaults = {"torch's default device": torch.get_default_device(), "torch's default type": torch.get_default_dtype()}
+    return {"the user": os.getuid(), **defaults, **limits}
+
+
+def blame_settings(error: ErrorReport, before: Mapping[str, object], of_user: bool) -> ErrorReport:
+    """An error of this suite's code, as the model's where that has changed such settings since; with somebody's own
+    model, each error says so."""
+    now = process_settings()
+    changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
+    if not changed or not (error.fault or of_user):
+        return error
+    note = f" (the model's code set {', '.join(changed)})"
+    last = replace(
+        error.chain[-1], message=f"{error.chain[-1].message}{note}", text=f"{error.chain[-1].text.rstrip()}{note}\n"
+    )
+    return replace(error, fault="", message=last.message, chain=(*error.chain[:-1], last))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from faultline.ranks.observer import dense, local, there
+from faultline.ranks.observer import dense, local, with_shapes
 from faultline.scenario import Scenario
 from faultline.strategies import Tensors
 from faultline.strategies.shared import clean
@@ -35,7 +35,7 @@ def buffers(model: torch.nn.Module, saved: bool = True) -> dict[str, torch.Tenso
 
 def unsaved(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that no checkpoint has, and tensors that are attributes of modules, by name."""
-    attributes = named(model, _held).items()
+    attributes = values_by_name(model, _state_of).items()
     tensors = {name: local(each.detach()) for name, each in attributes if isinstance(each, torch.Tensor)}
     return tensors | buffers(model, saved=False)
 
@@ -112,7 +112,7 @@ class Shares:
             return
         self._left.append(self._read())
         of_loss_now = of_loss(self._beside)
-        attributes = named(self._model, _attributes) | of_loss_now
+        attributes = values_by_name(self._model, _attributes) | of_loss_now
         if len(self._left) == 1:
             self._first, self._attributes = Snapshot(self._model, beside=self._beside), attributes
             self.not_saved.update(dict.fromkeys(changed(self._unsaved, not_saved(self._model) | of_loss_now)))
@@ -158,7 +158,7 @@ def of_loss(beside: Sequence[Any]) -> Values:
     return held
 
 
-def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> Values:
+def values_by_name(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]]) -> Values:
     """What each module of a model holds, by the names that the bare model has for it."""
     return {
         clean(f"{prefix}.{name}" if prefix else name): value
@@ -169,12 +169,12 @@ def named(model: torch.nn.Module, held: Callable[[torch.nn.Module], Iterator[tup
 
 def not_saved(model: torch.nn.Module) -> Values:
     """What a model's modules hold that no state dict has: attributes, and buffers with `persistent=False`."""
-    return {**named(model, _attributes), **named(model, _not_persistent)}
+    return {**values_by_name(model, _attributes), **values_by_name(model, _not_persistent)}
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The names, in order, of what two copies hold otherwise."""
-    return sorted(name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name)))
+    return sorted(name for name in before.keys() | after.keys() if not _equal(before.get(name), after.get(name)))
 
 
 class Snapshot:
@@ -188,7 +188,7 @@ class Snapshot:
         modules = [each for each in (model, *beside) if isinstance(each, torch.nn.Module)]
         objects = [each for each in beside if not isinstance(each, (torch.nn.Module, types.CellType))]
         cells = [each for each in beside if isinstance(each, types.CellType)]
-        every = [parameter for module in modules for _, parameter in there(module)] if parameters else []
+        every = [parameter for module in modules for _, parameter in with_shapes(module)] if parameters else []
         self._parameters = [(parameter, local(parameter.data).clone()) for parameter in every]
         self._cells = [(cell, _copied(cell.cell_contents)) for cell in cells if _has_state(cell)]
         self._holders: list[tuple[Any, Values, Values]] = [
@@ -206,7 +206,7 @@ class Snapshot:
             for name in [name for name in held if name not in known]:
                 del held[name]
             held.update({name: _restored(value) for name, value in known.items()})
-            for name in [name for name, _ in _held(holder) if name not in attributes]:
+            for name in [name for name, _ in _state_of(holder) if name not in attributes]:
                 delattr(holder, name)
             for name, value in attributes.items():
                 vars(holder)[name] = _restored(value)
@@ -225,13 +225,13 @@ def _has_state(cell: types.CellType) -> bool:
         return False
 
 
-def _held(holder: Any) -> Iterator[tuple[str, Any]]:
+def _state_of(holder: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of a module or an object that are state, as they are."""
     return ((name, value) for name, value in vars(holder).items() if name not in OF_TORCH and isinstance(value, STATE))
 
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, _copied(value)) for name, value in _held(holder))
+    return ((name, _copied(value)) for name, value in _state_of(holder))
 
 
 def _not_persistent(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -250,7 +250,7 @@ def _copied(value: Any) -> tuple[Any, Any]:
     return value, set(value) if isinstance(value, set) else None
 
 
-def _same(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> bool:
+def _equal(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> bool:
     """Whether two objects held the same when they were copied; None stands for no object."""
     if one is None or other is None:
         return one is other
@@ -260,9 +260,9 @@ def _same(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> bool:
     if isinstance(held, torch.Tensor):
         return held.shape == other_held.shape and torch.equal(held, other_held)
     if isinstance(held, dict):
-        return held.keys() == other_held.keys() and all(_same(held[key], other_held[key]) for key in held)
+        return held.keys() == other_held.keys() and all(_equal(held[key], other_held[key]) for key in held)
     if isinstance(held, list):
-        return len(held) == len(other_held) and all(map(_same, held, other_held))
+        return len(held) == len(other_held) and all(map(_equal, held, other_held))
     if isinstance(held, set):
         return bool(held == other_held)
     return value is other_value or (isinstance(value, PLAIN) and bool(value == other_value))

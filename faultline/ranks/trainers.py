@@ -52,7 +52,7 @@ def train(run: Run) -> None:
 
     trainer.compute_loss = watched_loss
     try:
-        with scripted_sampling(run.setup.rank, getattr(trainer, "sample_blocks", 1), life.draws(run)) as drawn:
+        with scripted_sampling(run.setup.data_rank, getattr(trainer, "sample_blocks", 1), life.draws(run)) as drawn:
             trainer.train(resume_from_checkpoint=life.newest(run))
         if run.half == FIRST:
             life.remember(run, next(drawn))
@@ -113,7 +113,7 @@ def arguments(run: Run) -> dict[str, object]:
     on = cell.checkpointing != "off"
     return {
         "output_dir": str(Path(run.state or setup.folder) / "output"),
-        "per_device_train_batch_size": ROWS // setup.world_size,
+        "per_device_train_batch_size": ROWS // setup.data_world,
         "max_steps": cell.steps,
         "learning_rate": scenario.LR,
         "lr_scheduler_type": "linear" if setup.scheduled else "constant",

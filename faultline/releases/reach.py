@@ -111,7 +111,7 @@ class Reach:
         turns: Counter[tuple[str, str]] = Counter()
         turn: dict[Cell, int] = {}
         for cell in sorted(cells, key=lambda each: -self.touched.get(each, 0)):
-            kind = cell.failure, strategies.family(cell.strategy).__name__
+            kind = cell.failure, strategies.family_name(cell.strategy)
             turn[cell] = turns[kind]
             turns[kind] += 1
         return sorted(cells, key=lambda each: (not self.touched.get(each), turn[each], -self.touched.get(each, 0)))

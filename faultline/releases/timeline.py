@@ -92,7 +92,7 @@ def narrowed(selection: Selection) -> Selection:
     """The broken variants at both levels under the usual strategies, unless the selection names others."""
     if selection.cells:
         return selection
-    usual = tuple(name for name in strategies.listed_as("USUAL") if strategies.distributed(name))
+    usual = tuple(name for name in strategies.usual_names() if strategies.distributed(name))
     return replace(
         selection,
         variant=selection.variant or ("*broken",),

@@ -55,7 +55,7 @@ def _medians() -> dict[str, float]:
 
 def family(strategy: str) -> str:
     """The name of a strategy's family; empty for one that there is no more."""
-    return strategies.family(strategy).__name__ if strategy in strategies.names() else ""
+    return strategies.family_name(strategy) if strategy in strategies.names() else ""
 
 
 def expected(cells: Collection[Cell], workers: int) -> float:

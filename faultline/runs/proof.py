@@ -60,9 +60,9 @@ def unproven(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
         wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
     # Where no tensors were seen, losses show the rows, if they are numbers; else one may be the mean over the ranks.
-    rows = {report.evidence.get("rows") or tuple(report.losses) for report in reports}
-    if cell.world_size > 1 and len(rows) == 1 and rows != {()} and all(each == each for each in next(iter(rows))):
-        doubts.append("every rank trained on the same rows")
+    rows = {report.rank: report.evidence.get("rows") or tuple(report.losses) for report in reports}
+    if all(each and not any(part != part for part in each) for each in rows.values()):
+        doubts += strategies.family(cell.strategy).doubt_rows(cell.strategy, rows, cell.world_size)
     return doubts
 
 

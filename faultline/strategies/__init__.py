@@ -2,7 +2,7 @@
 
 For others: `naming`, `shared`.
 
-What a family's file has, and which constants it may have, is on the page docs/add-a-strategy.md.
+A file here that has a FAMILY is one. The page docs/add-a-strategy.md says what a `Family` is given.
 
 Files import torch inside their functions, so that this list is free of it.
 """
@@ -11,9 +11,12 @@ import functools
 import importlib
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,6 +34,18 @@ Tensors: TypeAlias = "dict[str, torch.Tensor]"
 Gradients: TypeAlias = "dict[str, torch.Tensor | None]"
 Evidence = Mapping[str, Any]
 """What the live objects of a rank showed, as its report has it."""
+
+Table = Mapping[str, tuple[str, ...]]
+"""Regular expressions, each with the strategies that it stands for, which are patterns as well."""
+
+
+class Holds(StrEnum):
+    """What a rank holds of the weights, between the passes of what it trains."""
+
+    WHOLE = "all of each"
+    UNITS = "all, as views that each unit's own pass sets up"
+    SHARDS = "a part: all ranks together have one copy"
+    NODE_SHARDS = "a part: each node has a copy"
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,8 @@ class Setup:
     their losses by their number. `reference` says that this is the run that the others are held against: what goes
     wrong in one process too, it is built without. If it is `scheduled`, each step has a smaller learning rate (see
     `shared.schedule`). `strategy` is the cell's.
+
+    Of a global batch a rank trains on the rows of `data_rank`, one of `data_world`, which several ranks may share.
     """
 
     rank: int
@@ -77,6 +94,93 @@ class Setup:
     strategy: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def data_rank(self) -> int:
+        return data_place(self.strategy, self.rank, self.world_size)[0]
+
+    @property
+    def data_world(self) -> int:
+        return data_place(self.strategy, self.rank, self.world_size)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """The strategies that one file is about, with the options of each, and all that is special about them.
+
+    `module` is the name of the file's module. docs/add-a-strategy.md says what each field means.
+    """
+
+    module: str
+    order: int
+    strategies: Mapping[str, Any]
+    wrap: Callable[[Any, Callable[[Any], Any], Any, Setup], Wrapped]
+    arguments: Callable[[Any, Setup], dict[str, object]]
+    accelerate: Callable[[Any, Setup], dict[str, object]]
+    parameters: Callable[[Any], Tensors]
+    gradients: Callable[[Any], Gradients]
+    save: Callable[[Wrapped, Path], None]
+    load: Callable[[Wrapped, Path], None]
+    evidence: Callable[[Any], dict[str, object]]
+    prepared: Callable[[Any], dict[str, object]]
+    doubts: Callable[[Any, Evidence], list[str]]
+    used: Callable[[Any], int] | None = None
+    configured: Callable[[Mapping[str, Any]], list[str]] = lambda settings: []
+    holds: Callable[[Any], Holds] = lambda options: Holds.WHOLE
+    data_place: Callable[[Any, int, int], tuple[int, int]] = lambda options, rank, world_size: (rank, world_size)
+
+    package: str = "torch"
+    distributed: bool = True
+    casts: bool = False
+    resizes: bool = False
+    broadcasts_buffers: bool = False
+    usual: tuple[str, ...] = ()
+    one_rank: tuple[str, ...] = ()
+    least_ranks: Mapping[str, int] = field(default_factory=dict)
+
+    argument_names: tuple[str, ...] = ()
+    settings: Table = field(default_factory=dict)
+    engine_settings: Table = field(default_factory=dict)
+    messages: Table = field(default_factory=dict)
+    frames: Table = field(default_factory=dict)
+    presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
+
+    buffers: str = ""
+    same_start: str = ""
+    moved_by_hand: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def code(self) -> ModuleType:
+        """Its file as a module, of which exports take functions."""
+        return sys.modules[self.module]
+
+    @property
+    def template(self) -> Path:
+        """Where its way into exported files is, if it has one of its own."""
+        return Path(str(self.code.__file__)).with_suffix(".py.j2")
+
+    def doubt_rows(self, name: str, rows: Mapping[int, Hashable], world_size: int) -> list[str]:
+        """What contradicts that ranks which share a batch saw the same rows, and others saw others: of each rank a
+        digest of its rows, or else its losses, which rounding may set apart."""
+        sharing: dict[int, dict[Hashable, list[int]]] = {}
+        for rank, seen in rows.items():
+            place, _ = self.data_place(self.strategies[name], rank, world_size)
+            sharing.setdefault(place, {}).setdefault(seen, []).append(rank)
+        doubts = []
+        for by_rows in sharing.values():
+            if len(by_rows) > 1 and all(isinstance(seen, str) for seen in by_rows):
+                some = " and ".join(str(ranks[0]) for ranks in by_rows.values())
+                doubts.append(f"ranks {some} share a batch, and trained on different rows")
+        if len(sharing) > 1 and len(set().union(*sharing.values())) == 1:
+            doubts.append("every rank trained on the same rows")
+        return doubts
+
 
 def merged(content: Config, changes: Config) -> Config:
     """A DeepSpeed config with changes to it, in its sections too; None takes a key out."""
@@ -87,43 +191,38 @@ def merged(content: Config, changes: Config) -> Config:
 
 
 @functools.cache
-def families() -> dict[str, ModuleType]:
-    """The families by the names of their files: the modules beside this one that have STRATEGIES."""
+def families() -> dict[str, Family]:
+    """The families by the names of their files: those beside this one that have a FAMILY."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
-    return {name: module for name, module in modules.items() if hasattr(module, "STRATEGIES")}
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return {module.FAMILY.name: module.FAMILY for module in modules if hasattr(module, "FAMILY")}
 
 
 @functools.cache
-def _index() -> dict[str, ModuleType]:
-    ordered = sorted(families().values(), key=lambda module: (module.ORDER, module.__name__))
-    return {name: module for module in ordered for name in module.STRATEGIES}
-
-
-def constant(name: str, key: str, default: Any) -> Any:
-    """A constant of a strategy's family; the default for a strategy that there is none of any more."""
-    return getattr(_index().get(name), key, default)
+def _index() -> dict[str, Family]:
+    ordered = sorted(families().values(), key=lambda family: (family.order, family.name))
+    return {name: family for family in ordered for name in family.strategies}
 
 
 @functools.cache
 def distributed(name: str) -> bool:
-    """Whether a strategy has a process group."""
-    return bool(constant(name, "DISTRIBUTED", True))
+    """Whether a strategy has a process group, as one had that there is none of any more."""
+    return name not in _index() or family(name).distributed
 
 
 def casts(name: str) -> bool:
     """Whether a strategy's engine casts to bf16 by itself."""
-    return bool(constant(name, "CASTS", False))
+    return family(name).casts
 
 
 def package(name: str) -> str:
-    """The package whose engine a strategy is."""
-    return str(constant(name, "PACKAGE", "torch"))
+    """The package whose engine a strategy is; torch for one that there is none of any more."""
+    return family(name).package if name in _index() else "torch"
 
 
 def least_ranks(name: str) -> int:
     """How many ranks a strategy needs to be what its name says."""
-    return int(constant(name, "RANKS", {}).get(name, 1))
+    return family(name).least_ranks.get(name, 1) if name in _index() else 1
 
 
 def usual_ranks(name: str) -> int:
@@ -132,9 +231,15 @@ def usual_ranks(name: str) -> int:
 
 
 @functools.cache
-def listed_as(key: str) -> tuple[str, ...]:
-    """The strategies that their families name in a constant, USUAL or ONE_RANK, in their order."""
-    return tuple(name for name in names() if name in constant(name, key, ()))
+def usual_names() -> tuple[str, ...]:
+    """The strategies that the default matrix also runs in bf16 and on four ranks."""
+    return tuple(name for name in names() if name in family(name).usual)
+
+
+@functools.cache
+def one_rank_names() -> tuple[str, ...]:
+    """The strategies that the default matrix also runs on a single rank."""
+    return tuple(name for name in names() if name in family(name).one_rank)
 
 
 def names() -> list[str]:
@@ -142,13 +247,29 @@ def names() -> list[str]:
     return list(_index())
 
 
-def family(name: str) -> ModuleType:
+def family(name: str) -> Family:
     return _index()[name]
 
 
 def family_name(name: str) -> str:
     """A strategy's family, as its file is called."""
-    return family(name).__name__.rpartition(".")[2]
+    return family(name).name
+
+
+def holds(name: str) -> Holds:
+    """What a rank holds of the weights under a strategy."""
+    return family(name).holds(options(name))
+
+
+def data_place(name: str, rank: int, world_size: int) -> tuple[int, int]:
+    """Whose rows of a global batch a rank trains on, and among how many they are shared out: its own if no strategy is
+    named."""
+    return family(name).data_place(options(name), rank, world_size) if name else (rank, world_size)
+
+
+def data_world(name: str, world_size: int) -> int:
+    """Among how many the rows of a global batch are shared out."""
+    return data_place(name, 0, world_size)[1]
 
 
 def engine(name: str) -> str:
@@ -158,7 +279,7 @@ def engine(name: str) -> str:
 
 def options(name: str) -> Any:
     """What its family knows of a strategy: a record of the family's own."""
-    return _index()[name].STRATEGIES[name]
+    return family(name).strategies[name]
 
 
 def wrap(built: Any, name: str, setup: Setup) -> Wrapped:

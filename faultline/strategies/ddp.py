@@ -1,10 +1,9 @@
 """torch's DistributedDataParallel, plain and with the options that people are advised to set."""
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies import Evidence, Family, Setup, Wrapped
 from faultline.strategies.shared import (
     load_whole,
     nbytes,
@@ -14,30 +13,6 @@ from faultline.strategies.shared import (
     stepped,
     whole_gradients,
     whole_parameters,
-)
-
-ORDER = 1
-RESIZES = True
-USUAL = ONE_RANK = ("ddp",)
-# As in the arguments of DDP, and not as in the message that recommends it.
-SETTINGS = (
-    (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!\)?`|\W{1,3}to\b)"), ("ddp-find-unused",)),
-)
-ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
-PRESETS = {"multi_gpu": ("ddp*",)}
-# By `require_forward_param_sync` in torch/nn/parallel/distributed.py, which a pass without gradients sets to False.
-BUFFERS = (
-    "DDP broadcasts rank 0's buffers as a forward pass begins, but not after a pass under `torch.no_grad()`: run that"
-    " one on `model.module`"
-)
-SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
-MESSAGES = (
-    (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),
-    (re.compile(r"You can enable unused parameter detection"), ("ddp", "ddp-static-graph")),
-)
-FRAMES = (
-    (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),
-    (re.compile(r"nn/parallel/distributed\.py|DistributedDataParallel\("), ("ddp*",)),
 )
 
 
@@ -82,11 +57,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {"kwargs_handlers": [DistributedDataParallelKwargs(**asdict(options), **setup.keywords)]}
 
 
-save, load = save_whole, load_whole
-parameters = whole_parameters
-gradients = whole_gradients
-
-
 def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     return {
@@ -106,3 +76,40 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
     if evidence["wrapper"] != "DistributedDataParallel":
         return [f"the model is wrapped in {evidence['wrapper']}, not DistributedDataParallel"]
     return [f"{key} is {evidence[key]}" for key, value in asdict(options).items() if evidence[key] != value]
+
+
+FAMILY = Family(
+    __name__,
+    1,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=whole_parameters,
+    gradients=whole_gradients,
+    save=save_whole,
+    load=load_whole,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    resizes=True,
+    broadcasts_buffers=True,
+    usual=("ddp",),
+    one_rank=("ddp",),
+    # As in the arguments of DDP, and not as in the message that recommends it.
+    settings={r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!\)?`|\W{1,3}to\b)": ("ddp-find-unused",)},
+    engine_settings={r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI": ("ddp*",)},
+    messages={
+        r"find_unused_parameters=True` is enabled": ("ddp-find-unused",),
+        r"You can enable unused parameter detection": ("ddp", "ddp-static-graph"),
+    },
+    frames={
+        r"Expected to have finished reduction|Expected to mark a variable ready only once": ("ddp*",),
+        r"nn/parallel/distributed\.py|DistributedDataParallel\(": ("ddp*",),
+    },
+    presets={"multi_gpu": ("ddp*",)},
+    switches={"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"},
+    # By `require_forward_param_sync` in torch/nn/parallel/distributed.py, which a pass without gradients sets to False.
+    buffers="DDP broadcasts rank 0's buffers as a forward pass begins, but not after a pass under `torch.no_grad()`: "
+    "run that one on `model.module`",
+)

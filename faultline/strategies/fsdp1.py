@@ -1,48 +1,25 @@
 """torch's first FullyShardedDataParallel, one unit per block of the model."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
     clean,
     least_units,
     load_shards,
-    named,
     nbytes,
     no_sync,
+    parameter_map,
     plain_backward,
     save_shards,
     stepped,
     units,
-)
-
-ORDER = 3
-CASTS = True
-ARGUMENTS = ("fsdp", "fsdp_config")
-RESIZES = True
-USUAL = ("fsdp1-full",)
-RANKS = {"fsdp1-hybrid": nodes.RANKS}
-ALIASES = {"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"}
-SETTINGS = (
-    (re.compile(r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b"), ("fsdp1-hybrid",)),
-    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),
-)
-PRESETS = {"fsdp1": ("fsdp1-full",)}
-ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)
-FRAMES = (
-    (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
-)
-
-BUFFERS = "FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again"
-SAME_START = (
-    "`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights (accelerate: `fsdp_sync_module_states`)"
 )
 
 HYBRID = "HYBRID_SHARD"
@@ -90,9 +67,6 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
 
 
-save, load = save_shards, load_shards
-
-
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
     _refuse_nodes(options, setup)
     # Accelerate 1.15 takes FULL_SHARD whatever `fsdp` says, unless this variable of its launcher is set.
@@ -131,13 +105,13 @@ def _refuse_nodes(options: Options, setup: Setup) -> None:
 
 
 def parameters(model: Any) -> Tensors:
-    held = {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+    held = {name: parameter.detach().clone() for name, parameter in {**parameter_map(model), **_views(model)}.items()}
     gathered = _gathered(_sharded(model), lambda parameter: parameter.detach())
     return {**held, **{name: weight for name, weight, _ in gathered}}
 
 
 def gradients(model: Any) -> Gradients:
-    held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in named(model).items()}
+    held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in parameter_map(model).items()}
     # Under `no_sync()` each rank has a whole gradient of its own.
     reduced = [unit for unit in _sharded(model) if not _same_size(unit[0].flat_param.grad, unit[0].flat_param)]
     gathered = _gathered(reduced, lambda parameter: parameter.grad)
@@ -246,3 +220,38 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
             evidence["bytes_held"], evidence["bytes_whole"], evidence["world_size"] // nodes.NODES
         )
     return wrong
+
+
+FAMILY = Family(
+    __name__,
+    3,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save_shards,
+    load=load_shards,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    configured=configured,
+    holds=lambda options: {"NO_SHARD": Holds.UNITS, HYBRID: Holds.NODE_SHARDS}.get(options.sharding, Holds.SHARDS),
+    casts=True,
+    resizes=True,
+    usual=("fsdp1-full",),
+    least_ranks={"fsdp1-hybrid": nodes.RANKS},
+    argument_names=("fsdp", "fsdp_config"),
+    settings={
+        r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b": ("fsdp1-hybrid",),
+        r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b": ("fsdp1*", "fsdp2*"),
+    },
+    engine_settings={r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b": ("fsdp*",)},
+    frames={r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)": ("fsdp1*",)},
+    presets={"fsdp1": ("fsdp1-full",)},
+    aliases={"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"},
+    buffers="FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again",
+    same_start="`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights"
+    " (accelerate: `fsdp_sync_module_states`)",
+)

@@ -1,45 +1,25 @@
 """torch's fully_shard (FSDP2), one group per block of the model."""
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
     least_units,
     load_shards,
-    named,
     nbytes,
+    parameter_map,
     plain_backward,
     save_shards,
     stepped,
     units,
 )
-
-ORDER = 4
-CASTS = True
-ARGUMENTS = ("fsdp", "fsdp_config")
-RESIZES = True
-USUAL = ONE_RANK = ("fsdp2",)
-RANKS = {"fsdp2-hsdp": nodes.RANKS}
-ALIASES = {"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"}
-SETTINGS = (
-    (re.compile(r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("fsdp2-hsdp",)),
-    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),
-)
-PRESETS = {"fsdp2": ("fsdp2",)}
-BUFFERS = "FSDP2 never synchronises buffers: each rank keeps its own"
-SAME_START = (
-    "`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives all ranks"
-    " rank 0's weights"
-)
-FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),)
 
 
 @dataclass(frozen=True)
@@ -89,9 +69,6 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=accumulate, **stepping)
 
 
-save, load = save_shards, load_shards
-
-
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
     fsdp_plugin(2, cpu_ram_efficient_loading=False)  # raises Impossible where there is none
     # Transformers 4 doesn't hand `version` on: there, FSDP2 is chosen by the variables that accelerate's launcher sets,
@@ -126,14 +103,14 @@ def _parallelism(options: Options, setup: Setup) -> dict[str, object]:
 
 
 def parameters(model: Any) -> Tensors:
-    return whole(named(model))
+    return whole_tensors(parameter_map(model))
 
 
 def gradients(model: Any) -> Gradients:
-    return whole({name: p.grad for name, p in named(model).items() if p.grad is not None})
+    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
 
 
-def whole(tensors: Tensors) -> Tensors:
+def whole_tensors(tensors: Tensors) -> Tensors:
     """Whole tensors from their shards, with one collective instead of one for each.
 
     FSDP2 shards dimension 0 into chunks of equal size of which the last ranks
@@ -210,3 +187,38 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
     elif evidence.get("replica_groups"):
         wrong.append(f"it has copies on ranks {evidence['replica_groups']}")
     return wrong
+
+
+FAMILY = Family(
+    __name__,
+    4,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save_shards,
+    load=load_shards,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    configured=configured,
+    holds=lambda options: Holds.NODE_SHARDS if options.replicates else Holds.SHARDS,
+    casts=True,
+    resizes=True,
+    usual=("fsdp2",),
+    one_rank=("fsdp2",),
+    least_ranks={"fsdp2-hsdp": nodes.RANKS},
+    argument_names=("fsdp", "fsdp_config"),
+    settings={
+        r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("fsdp2-hsdp",),
+        r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b": ("fsdp2*",),
+    },
+    frames={r"fsdp/_fully_shard|_fsdp_param|FSDPModule": ("fsdp2*",)},
+    presets={"fsdp2": ("fsdp2",)},
+    aliases={"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"},
+    buffers="FSDP2 never synchronises buffers: each rank keeps its own",
+    same_start="`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives"
+    " all ranks rank 0's weights",
+)

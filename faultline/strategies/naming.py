@@ -2,35 +2,52 @@
 
 import functools
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from faultline import strategies
 from faultline.base.near import plain
 from faultline.base.text import matches
+from faultline.strategies import Family, Table
 
-Table = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
+Rows = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
 """Patterns, each with the strategies that it stands for, which are patterns as well."""
 
 _NAME = re.compile(r"\b(?=\w*[A-Z]\w*[A-Z])[A-Za-z]+(?:-?\d)?\b")  # ``ZeRO-3``, ``DDP``, ``DeepSpeed``
 
 
+def _joined(*tables: Callable[[Family], Table]) -> Rows:
+    """Some tables of all families one after the other, of each the rows of the most sharded family first."""
+    families = sorted(strategies.families().values(), key=lambda family: -family.order)
+    return tuple(
+        (re.compile(pattern), names)
+        for table in tables
+        for family in families
+        for pattern, names in table(family).items()
+    )
+
+
 @functools.cache
-def table(*keys: str) -> Table:
-    """The tables of all families under some constants, the most sharded family first."""
-    families = sorted(strategies.families().values(), key=lambda family: -family.ORDER)
-    return tuple(row for key in keys for family in families for row in getattr(family, key, ()))
+def requests() -> Rows:
+    """What settings ask for: strategies first, then engines in no certain form."""
+    return _joined(lambda family: family.settings, lambda family: family.engine_settings)
 
 
-def _merged(key: str) -> dict[str, Any]:
-    """What all families have in a table under some constant."""
-    return {name: each for family in strategies.families().values() for name, each in getattr(family, key, {}).items()}
+@functools.cache
+def messages() -> Rows:
+    """What engines print."""
+    return _joined(lambda family: family.messages)
+
+
+@functools.cache
+def traces() -> Rows:
+    """What engines leave in a traceback: their messages, then their frames."""
+    return _joined(lambda family: family.messages, lambda family: family.frames)
 
 
 @functools.cache
 def presets() -> dict[str, tuple[str, ...]]:
     """The accelerate configs that TRL's command line knows by name, and their strategies."""
-    return _merged("PRESETS")
+    return {name: each for family in strategies.families().values() for name, each in family.presets.items()}
 
 
 @functools.cache
@@ -41,16 +58,16 @@ def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """
     every = frozenset(strategies.names())
     return {
-        key: (every.difference(family.STRATEGIES) | {name}, every - {name})
+        key: (every.difference(family.strategies) | {name}, every - {name})
         for family in strategies.families().values()
-        for key, name in getattr(family, "SWITCHES", {}).items()
+        for key, name in family.switches.items()
     }
 
 
 @functools.cache
 def aliases() -> dict[str, str]:
     """What people call strategies, in small letters and digits, and what they are called here."""
-    return _merged("ALIASES")
+    return {name: each for family in strategies.families().values() for name, each in family.aliases.items()}
 
 
 def mentioned(text: str) -> frozenset[str]:
@@ -62,15 +79,14 @@ def mentioned(text: str) -> frozenset[str]:
 
 def configured(**settings: object) -> frozenset[str]:
     """The strategies that the settings of an engine leave: `zero_stage` or `fsdp_version`, and what refines them."""
-    families = (family for family in strategies.families().values() if hasattr(family, "configured"))
-    return frozenset(name for family in families for name in family.configured(settings))
+    return frozenset(name for family in strategies.families().values() for name in family.configured(settings))
 
 
 def asked_for(texts: Iterable[str]) -> tuple[str, ...]:
     """The strategies that settings name; nothing if they name several."""
     asked: set[tuple[str, ...]] = set()
     for text in texts:
-        for pattern, names in table("SETTINGS", "ENGINE"):
+        for pattern, names in requests():
             if match := pattern.search(text):
                 asked.add(tuple(name.format(match[match.lastindex or 0]) for name in names))
                 break

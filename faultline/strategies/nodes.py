@@ -33,14 +33,14 @@ def doubts(evidence: Evidence) -> list[str]:
     return not_a_node(shards, size, "sharded") + (
         []
         if len(replicas) == 1 and _one_of_each_node(replicas[0], size)
-        else [f"copies are held by ranks {_listed(replicas)}, not by one of each node"]
+        else [f"copies are held by ranks {_text_of(replicas)}, not by one of each node"]
     )
 
 
 def not_a_node(groups: list[list[int]], size: int, done: str) -> list[str]:
     """What contradicts that something is done among the ranks of one node of this size."""
     node = len(groups) == 1 and groups[0] == [*range(groups[0][0], groups[0][0] + size)] and groups[0][0] % size == 0
-    return [] if node else [f"weights are {done} among ranks {_listed(groups)}, not among the {size} of a node"]
+    return [] if node else [f"weights are {done} among ranks {_text_of(groups)}, not among the {size} of a node"]
 
 
 def not_a_share(held: int, whole: int, parts: int) -> list[str]:
@@ -48,9 +48,23 @@ def not_a_share(held: int, whole: int, parts: int) -> list[str]:
     return [] if 2 * whole < 3 * held * parts < 5 * whole else [f"a rank holds {held} of {whole} bytes, not 1/{parts}"]
 
 
+def secondary_doubts(size: int, evidence: Evidence) -> list[str]:
+    """What contradicts that each node holds a secondary partition, and that every step gathers from it."""
+    held, groups = evidence.get("secondary_held", 0), evidence.get("secondary_groups", [])
+    if size == 1:
+        return [f"a rank holds a secondary partition of {held} bytes"] if held else []
+    if wrong := not_a_node(groups, size, "held a second time"):
+        return wrong
+    counts = [0, *evidence.get("used", ())]
+    idle = [step for step in range(1, len(counts)) if counts[step] <= counts[step - 1]]
+    return not_a_share(held, evidence["bytes_whole"], size) + [
+        f"step {step} gathered nothing within the node" for step in idle
+    ]
+
+
 def _one_of_each_node(ranks: list[int], size: int) -> bool:
     return len({rank % size for rank in ranks}) == 1 and [rank // size for rank in ranks] == [*range(NODES)]
 
 
-def _listed(groups: list[list[int]]) -> str:
+def _text_of(groups: list[list[int]]) -> str:
     return " or ".join(", ".join(map(str, group)) for group in groups) or "of no group"

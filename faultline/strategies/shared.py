@@ -20,7 +20,7 @@ def clean(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def named(model: Any) -> Tensors:
+def parameter_map(model: Any) -> Tensors:
     """Parameters by clean name; tied parameters appear once."""
     return {clean(name): parameter for name, parameter in model.named_parameters()}
 
@@ -36,7 +36,7 @@ def blocks(model: Any) -> set[type]:
 
 
 def units(model: Any) -> list[Any]:
-    """The blocks that become FSDP units, outer before inner: those that `units.keep_together` didn't mark.
+    """The blocks that become FSDP units, outer before inner: those that `fsdp_units.keep_together` didn't mark.
 
     Raises Impossible where there is none, unless the model is to be the only unit: that is no sharding by blocks.
     """
@@ -76,11 +76,11 @@ def all_gather(shards: list[Any], group: Any = None) -> list[Any]:
 
 def whole_parameters(model: Any) -> Tensors:
     """The parameters of a model that every rank holds whole."""
-    return {name: parameter.detach() for name, parameter in named(model).items()}
+    return {name: parameter.detach() for name, parameter in parameter_map(model).items()}
 
 
 def whole_gradients(model: Any) -> Gradients:
-    return {name: parameter.grad for name, parameter in named(model).items()}
+    return {name: parameter.grad for name, parameter in parameter_map(model).items()}
 
 
 def plain_backward(micro_batches: int) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies import Evidence, Family, Setup, Wrapped
 from faultline.strategies.shared import (
     load_whole,
     nbytes,
@@ -13,10 +13,6 @@ from faultline.strategies.shared import (
     whole_parameters,
 )
 
-ORDER = 0
-DISTRIBUTED = False
-USUAL = ("single",)
-PRESETS = {"single_gpu": ("single",)}
 STRATEGIES = {"single": None}
 
 
@@ -32,11 +28,6 @@ def accelerate(options: None, setup: Setup) -> dict[str, object]:
     return {}
 
 
-save, load = save_whole, load_whole
-parameters = whole_parameters
-gradients = whole_gradients
-
-
 def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     return {"wrapper": type(model).__name__, "bytes_held": held, "bytes_whole": held}
@@ -50,3 +41,23 @@ def doubts(options: None, evidence: Evidence) -> list[str]:
     wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
     wrapped = evidence["wrapper"] in wrappers or evidence["wrapper"].startswith("FSDP")  # FSDP2 renames the class
     return [f"the model is wrapped in {evidence['wrapper']}"] if wrapped else []
+
+
+FAMILY = Family(
+    __name__,
+    0,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=whole_parameters,
+    gradients=whole_gradients,
+    save=save_whole,
+    load=load_whole,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    distributed=False,
+    usual=("single",),
+    presets={"single_gpu": ("single",)},
+)

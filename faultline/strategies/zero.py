@@ -3,49 +3,24 @@
 import copy
 import functools
 import json
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
-from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged, nodes
-from faultline.strategies.deferred import one_collective
-from faultline.strategies.shared import all_gather, clean, nbytes, schedule
+from faultline.strategies import ROWS, Config, Evidence, Family, Holds, Setup, Wrapped, merged, nodes
+from faultline.strategies.shared import nbytes, schedule
+from faultline.strategies.zero_tensors import gradients, parameters
 
-ORDER = 2
-PACKAGE = "deepspeed"
-CASTS = True
-ARGUMENTS = ("deepspeed",)
-USUAL = ONE_RANK = ("zero2", "zero3")
-RANKS = {"zero3-hpz": nodes.RANKS}
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)|zero_optimization_stage[ .=:]{1,40}(\d)",
     r"['\"]stage['\"]: ?(\d)",
     r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])(?![A-Za-z0-9])",  # zero3_bf16.json, too
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
-)
-SETTINGS = (
-    (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
-    (re.compile("|".join(STAGE)), ("zero{}*",)),
-)
-ENGINE = (
-    (re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"), ("zero*",)),
-)
-FRAMES = (
-    (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
-    (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
-    (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
-)
-ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"}
-BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
-MOVED_BY_HAND = (
-    "under ZeRO-3, move them between forward passes, in `deepspeed.zero.GatheredParameters(parameters,"
-    " modifier_rank=0)` of what is moved and what is read"
 )
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
@@ -72,8 +47,6 @@ class Options:
     zero: Config
 
 
-# Reading every file here means that a broken one is refused before anything starts.
-PRESETS = {f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)}
 STRATEGIES = {
     file.stem: Options(file, read_config(file)["zero_optimization"])
     for file in sorted(CONFIGS.glob("*.json"), key=lambda file: file.stem)
@@ -101,7 +74,7 @@ def configured(settings: Mapping[str, Any]) -> list[str]:
 def config(options: Options, setup: Setup) -> Config:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
     content = merged(copy.deepcopy(read_config(options.file)), setup.deepspeed)
-    content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
+    content["train_micro_batch_size_per_gpu"] = ROWS // setup.data_world
     if setup.micro_batches > 1:
         content["gradient_accumulation_steps"] = setup.micro_batches
     if setup.precision == "bf16":
@@ -162,46 +135,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {"deepspeed_plugin": DeepSpeedPlugin(hf_ds_config=arguments(options, setup)["deepspeed"])}
 
 
-def parameters(engine: Any) -> Tensors:
-    """Whole parameters: what the model computes with, or in bf16 the fp32 master that it is the rounding of."""
-    import torch
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    known = {clean(name): parameter for name, parameter in engine.named_parameters()}
-    sharded = {name: parameter for name, parameter in known.items() if hasattr(parameter, "ds_id")}
-    gathered = all_gather([parameter.ds_tensor for parameter in sharded.values()])
-    whole = {name: parameter.detach() for name, parameter in known.items()}
-    for (name, parameter), shards in zip(sharded.items(), gathered, strict=True):
-        whole[name] = shards.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
-    low = [name for name, parameter in known.items() if parameter.requires_grad and parameter.element_size() < 4]
-    with one_collective():
-        masters = {}
-        for name in low:
-            with suppress(KeyError):  # stage 3 doesn't know what was unfrozen behind its back
-                masters[name] = safe_get_full_fp32_param(known[name])
-    if low and engine.zero_optimization_stage() == 0:  # its optimizer keeps masters where `safe_get_*` doesn't look
-        groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
-        masters_of = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
-        masters |= {name: masters_of.get(known[name]) for name in low}
-    for name, master in masters.items():
-        # The master says more, but only where the model really computes with its rounded copy.
-        if master is not None and torch.equal(master.to(whole[name].device, whole[name].dtype), whole[name]):
-            whole[name] = master.detach()
-    return whole
-
-
-def gradients(engine: Any) -> Gradients:
-    from deepspeed.utils import safe_get_full_grad
-
-    def gradient(parameter: Any) -> Any:
-        # Stage 3 keeps no place for the gradient of a parameter without numbers, and raises a KeyError.
-        empty = getattr(parameter, "ds_numel", 1) == 0
-        return parameter.new_zeros(parameter.ds_shape) if empty else safe_get_full_grad(parameter)
-
-    with one_collective():
-        return {clean(name): gradient(each) for name, each in engine.named_parameters() if each.requires_grad}
-
-
 def evidence(engine: Any) -> dict[str, object]:
     if not hasattr(engine, "zero_optimization_stage"):
         return {"wrapper": type(engine).__name__}
@@ -209,6 +142,7 @@ def evidence(engine: Any) -> dict[str, object]:
     partitions = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3 hands them over only to step
     stepped = partitions or [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
     trained = [p for p in known if p.requires_grad]
+    beside_shards = [p for p in known if hasattr(p, "ds_status") and p.ds_status.name == "AVAILABLE"]  # whole by now
     secondary = [p.ds_secondary_tensor for p in known if getattr(p, "ds_secondary_tensor", None) is not None]
     return {
         "wrapper": type(engine).__name__,
@@ -223,7 +157,7 @@ def evidence(engine: Any) -> dict[str, object]:
         "masters_on": sorted({p.device.type for p in stepped}),
         "masters_held": sum(p.numel() for p in stepped),
         "masters_whole": sum(getattr(p, "ds_numel", p.numel()) for p in trained),
-        "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(p for p in known if _gathered(p)),
+        "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(beside_shards),
         "bytes_whole": sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in known),
         "secondary_held": nbytes(secondary),
         "secondary_groups": nodes.ranks_of([_node()] if secondary else []),
@@ -272,23 +206,48 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         wrong.append(f"the optimizer's weights are on {', '.join(evidence['masters_on'])}")
     if stage == 3 and evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
-    return wrong + _secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
+    return wrong + nodes.secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
 
 
-def _secondary_doubts(size: int, evidence: Evidence) -> list[str]:
-    """What contradicts that each node holds a secondary partition, and that every step gathers from it."""
-    held, groups = evidence.get("secondary_held", 0), evidence.get("secondary_groups", [])
-    if size == 1:
-        return [f"a rank holds a secondary partition of {held} bytes"] if held else []
-    if wrong := nodes.not_a_node(groups, size, "held a second time"):
-        return wrong
-    counts = [0, *evidence.get("used", ())]
-    idle = [step for step in range(1, len(counts)) if counts[step] <= counts[step - 1]]
-    return nodes.not_a_share(held, evidence["bytes_whole"], size) + [
-        f"step {step} gathered nothing within the node" for step in idle
-    ]
-
-
-def _gathered(parameter: Any) -> bool:
-    """Whether a partitioned parameter is whole at this moment, beside its shard."""
-    return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"
+FAMILY = Family(
+    __name__,
+    2,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=parameters,
+    gradients=gradients,
+    save=save,
+    load=load,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    used=used,
+    configured=configured,
+    holds=lambda options: Holds.SHARDS if options.zero["stage"] == 3 else Holds.WHOLE,
+    package="deepspeed",
+    casts=True,
+    usual=("zero2", "zero3"),
+    one_rank=("zero2", "zero3"),
+    least_ranks={"zero3-hpz": nodes.RANKS},
+    argument_names=("deepspeed",),
+    settings={
+        r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("zero3-hpz",),
+        "|".join(STAGE): ("zero{}*",),
+    },
+    engine_settings={
+        r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b": ("zero*",),
+    },
+    frames={
+        r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py": ("zero3*",),
+        r"deepspeed/runtime/zero/stage_1_and_2\.py": ("zero1*", "zero2*"),
+        r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)": ("zero*",),
+    },
+    # Reading every file here means that a broken one is refused before anything starts.
+    presets={f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)},
+    aliases={"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"},
+    buffers="DeepSpeed never synchronises buffers: each rank keeps its own",
+    moved_by_hand="under ZeRO-3, move them between forward passes, in `deepspeed.zero.GatheredParameters(parameters,"
+    " modifier_rank=0)` of what is moved and what is read",
+)

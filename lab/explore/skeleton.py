@@ -12,6 +12,7 @@ from faultline.base.errors import UsageError
 from faultline.base.text import listing
 from faultline.catalogue.outcomes import Outcome
 from faultline.export import emit
+from faultline.trainers import TRL
 from lab.explore.findings import Finding
 from lab.programs import in_trl
 from lab.programs.program import Program
@@ -151,7 +152,8 @@ def _of_trl(program: Program) -> dict[str, Any]:
         settings["gradient_accumulation_steps"] = training.accumulate
     if training.clip == "norm":
         settings["max_grad_norm"] = LIMIT["norm"]
-    rows = {"columns": in_trl.COLUMNS.get(name, ""), "letters": in_trl.letters(training), "times": in_trl.TIMES}
+    columns = "" if TRL[name].samples else TRL[name].columns
+    rows = {"columns": columns, "letters": in_trl.letters(training), "times": in_trl.TIMES}
     return {"trainer": name, "words": in_trl.word(name), "settings": settings, **rows}
 
 

@@ -4,23 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from faultline.strategies import ROWS, Setup
+from faultline.trainers import TRL, from_trl
 from lab.programs import loop
 from lab.programs.in_trainer import EVALUATED, configured
 from lab.programs.program import Program
 from lab.programs.spec import Spec
 from lab.programs.training import Training
 
-PAIRS = "prompt chosen rejected"
-COLUMNS = {
-    "sft": "prompt completion",
-    **dict.fromkeys(("dpo", "reward", "cpo", "orpo"), PAIRS),
-    "tpo": f"{PAIRS} reference",
-    "kto": "prompt completion label",
-}
-"""What a trainer's rows have; the others have prompts alone, and sample."""
-NAMES = {"reward": "Reward", "distillation": "Distillation"}
-REFERENCES = ("dpo", "grpo", "kto", "rloo", "gmpo")
-"""Trainers whose reference model can follow the model."""
 GENERATED = 4  # tokens of a completion
 ALIKE = 6  # letters of a prompt, which all rows have
 TIMES = 8  # each row: an epoch is longer than any training
@@ -28,19 +18,18 @@ TIMES = 8  # each row: an epoch is longer than any training
 
 def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: int) -> Any:
     """The trainer of a program as JSON, for a rank or for one process."""
-    from faultline.trainers import from_trl
     from tiny_models.kit import GRPO, letter_score, prompts, saved, tokenizer, turns
 
     made = loop.taken(text, setup)
     name = made.trainer
     settings = of_rows(name)
-    once = turns(COLUMNS[name], letters(made.training)) if name in COLUMNS else prompts()
+    once = prompts() if TRL[name].samples else turns(TRL[name].columns, letters(made.training))
     rows = once.select([*range(len(once))] * TIMES)
     others: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer()}
     others["eval_dataset"] = rows.select(range(EVALUATED * ROWS))
     if name == "distillation":
         others["teacher_model"] = saved(bare(replace(made.spec, seed=made.seed + 1), False), setup, "teacher")
-    elif name not in COLUMNS:
+    elif TRL[name].samples:
         settings |= GRPO
         others["reward_funcs"] = letter_score
     model = built(made, setup)
@@ -67,14 +56,13 @@ def letters(training: Training) -> int | None:
 
 def word(name: str) -> str:
     """How the names of a trainer's classes begin."""
-    return NAMES.get(name, name.upper())
+    return TRL[name].word or name.upper()
 
 
 def of_rows(name: str) -> dict[str, Any]:
     """The settings of a trainer with which ranks do what one process does, whatever rows each has."""
-    settings: dict[str, Any] = {"ref_model_sync_steps": 1} if name in REFERENCES else {}
-    settings |= {"loss_type": "apo_zero_unpaired"} if name == "kto" else {}
-    return settings | ({"max_completion_length": GENERATED} if name == "distillation" else {})
+    settings: dict[str, Any] = {"ref_model_sync_steps": 1} if TRL[name].reference else {}
+    return {**settings, **TRL[name].settings} | ({"max_completion_length": GENERATED} if name == "distillation" else {})
 
 
 def built(made: Program, setup: Setup) -> Any:

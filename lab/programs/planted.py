@@ -46,16 +46,16 @@ def strikes(setup: Setup, step: int) -> bool:
 
 
 LOST_CONTRIBUTION = on_loss(lambda setup, step: 0.0 if strikes(setup, step) else 1.0)
-SCALED_BY_WORLD_SIZE = on_loss(lambda setup, step: setup.world_size)
+SCALED_BY_WORLD_SIZE = on_loss(lambda setup, step: setup.data_world)
 NAN_LOSS = on_loss(lambda setup, step: math.nan if strikes(setup, step) else 1.0)
 
 
 def _other_order(built: Scenario, setup: Setup, step: int) -> Any:
-    return built.batch(LAST - step if setup.rank == FAULTY else step, setup.rank, setup.world_size)
+    return built.batch(LAST - step if setup.rank == FAULTY else step, setup.data_rank, setup.data_world)
 
 
 OTHER_ORDER = on_batch(_other_order)
-SAME_ROWS = on_batch(lambda built, setup, step: built.batch(step, 0, setup.world_size))
+SAME_ROWS = on_batch(lambda built, setup, step: built.batch(step, 0, setup.data_world))
 
 
 def freeze(part: str) -> Injection:
@@ -195,8 +195,8 @@ LOST_IN_TRAINER = Injection(model=_lost_in_trainer)
 def _interleaved(built: Scenario, setup: Setup, step: int) -> Any:
     """Rows 0 and 2 on one rank and 1 and 3 on the other, as samplers deal them: the same global batch."""
     whole = built.batch(step, 0, 1)
-    rows = slice(setup.rank, None, setup.world_size)
-    return {key: value[rows] if torch.is_tensor(value) else value * setup.world_size for key, value in whole.items()}
+    rows = slice(setup.data_rank, None, setup.data_world)
+    return {key: value[rows] if torch.is_tensor(value) else value * setup.data_world for key, value in whole.items()}
 
 
 # Changes that are none: another order of summation, and an error far below what a lost row makes.
@@ -210,7 +210,7 @@ LOST_MICRO_BATCH = on_loss(lambda setup, number: 0.0 if number == 2 * LAST else 
 
 def _own_tokens(built: Scenario, setup: Setup, step: int) -> tuple[dict[str, Any], int]:
     """The rows of a batch, and how many tokens of them are trained on."""
-    batch = built.batch(step, setup.rank, setup.world_size)
+    batch = built.batch(step, setup.data_rank, setup.data_world)
     return batch, int((batch["labels"][:, 1:] != -100).sum())
 
 
@@ -223,7 +223,7 @@ def _own_token_mean(built: Scenario, setup: Setup, step: int) -> Any:
 def _own_count(built: Scenario, setup: Setup, number: int) -> Any:
     """Each micro-batch of a rank is divided by its own tokens, by a loss that divides by `num_items` of the step."""
     batch, tokens = _own_tokens(built, setup, number)
-    return {**batch, "num_items": tokens * setup.world_size * built.micro_batches}
+    return {**batch, "num_items": tokens * setup.data_world * built.micro_batches}
 
 
 WRONG_TOKEN_WEIGHT = on_batch(_own_token_mean)
@@ -265,4 +265,4 @@ DEAD_SHARDS = Injection(wrapped=_dead_shards)
 
 
 # Rows of a life that is resumed as if it had just begun.
-DATA_FROM_THE_START = on_batch(lambda built, setup, step: built.batch(step % HALF, setup.rank, setup.world_size))
+DATA_FROM_THE_START = on_batch(lambda built, setup, step: built.batch(step % HALF, setup.data_rank, setup.data_world))

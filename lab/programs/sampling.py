@@ -124,4 +124,4 @@ def weights(spec: Spec) -> list[str]:
 
 def under(names: Sequence[str] = ()) -> tuple[str, ...]:
     """The strategies of a proof: the usual ones that have several ranks."""
-    return tuple(names) or tuple(name for name in strategies.listed_as("USUAL") if strategies.distributed(name))
+    return tuple(names) or tuple(name for name in strategies.usual_names() if strategies.distributed(name))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from faultline import trainers
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -28,9 +30,9 @@ class Setting:
 
 
 ACCELERATE, TRAINER = "accelerate", "trainer"
-TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward", "cpo", "orpo", "tpo", "gmpo", "distillation")
+TRL = tuple(name for name, each in trainers.TRL.items() if each.columns)
 TRAINERS = (TRAINER, *TRL)
-SAMPLING = ("grpo", "rloo", "gmpo", "distillation")
+SAMPLING = tuple(name for name in TRL if trainers.TRL[name].samples)
 """Those that draw what they train on: an evaluation draws too, and so changes what comes next."""
 
 

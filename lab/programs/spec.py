@@ -68,7 +68,7 @@ class Spec:
 
     @property
     def parts_are_units(self) -> bool:
-        """Whether the model has no list of modules, so that all its parts are FSDP units (see `units.name_blocks`)."""
+        """Whether the model has no list of modules, so that its parts are FSDP's units (`fsdp_units.name_blocks`)."""
         tied = self.tied == "blocks" and self.layers == 2  # and so none of the blocks can be one
         lists = (self.container in ("list", "nested") and not tied) or self.block == "experts" or self.dtype == "mixed"
         return not lists

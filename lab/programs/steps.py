@@ -133,7 +133,7 @@ def between(loop: Loop, batch: Callable[[int, int, int], build.Batch], setup: Se
         for group in loop.wrapped.optimizer.param_groups:
             group["lr"] /= 2
     if training.between in WITHOUT_GRADIENTS:
-        rows = cast(to(batch(step, setup.rank, setup.world_size), setup.device), setup)
+        rows = cast(to(batch(step, setup.data_rank, setup.data_world), setup.device), setup)
         model.eval()
         with WITHOUT_GRADIENTS[training.between]():
             model(rows["x"], rows["tokens"])

@@ -2,16 +2,12 @@
 
 import re
 
+from faultline import strategies
 from faultline.catalogue.outcomes import Outcome
+from faultline.strategies import Holds
 from lab.programs.fault import Fault
 from lab.programs.rules import RULES, Rule
 from lab.programs.spec import Spec
-
-SHARDED = ("zero3", "fsdp1-full", "fsdp2")
-"""Where ranks gather the same shards, and so can't hold different weights."""
-
-BROADCASTING = ("ddp",)
-"""Where all ranks get the buffers of rank 0 before a forward pass."""
 
 
 def known(spec: Spec, strategy: str) -> list[Rule]:
@@ -35,5 +31,6 @@ def met(spec: Spec, strategy: str, outcome: str, text: str) -> list[Rule]:
 
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
     """Whether a fault can be seeded into a spec: its strategy trains it, and ranks can differ where they have to."""
-    mended = (fault.kind == "bit" and strategy in SHARDED) or (fault.kind == "buffer" and strategy in BROADCASTING)
-    return not known(spec, strategy) and not mended
+    alike = fault.kind == "bit" and strategies.holds(strategy) == Holds.SHARDS  # ranks gather the same shards
+    mended = fault.kind == "buffer" and strategies.family(strategy).broadcasts_buffers
+    return not known(spec, strategy) and not alike and not mended

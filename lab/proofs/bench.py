@@ -32,7 +32,7 @@ from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
 README = ROOT / "bench" / "README.md"
-STRATEGIES = strategies.listed_as("ONE_RANK")
+STRATEGIES = strategies.one_rank_names()
 REPEATS = 20
 MOST = {"zero3": 1.35}  # times the bare work; 1.7 for the others
 CORES = machine.cores()

@@ -132,7 +132,7 @@ def chosen(request: Request) -> list[Cell]:
         if name not in every:
             raise unknown("model", name, [*every])
     names = request.models or tuple(every)
-    usual = tuple(name for name in strategies.listed_as("USUAL") if strategies.distributed(name))
+    usual = tuple(name for name in strategies.usual_names() if strategies.distributed(name))
     selection = replace(request.selection, strategy=request.selection.strategy or usual)
     variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED))
     cells = select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)

@@ -14,6 +14,7 @@ from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.observations import measured
 from faultline.runs.results import Result
+from faultline.strategies import Holds
 
 FAULTS = LAB / "programs" / "planted.py"
 NODES = LAB / "programs" / "planted_nodes.py"
@@ -42,14 +43,17 @@ def but(reasons: Mapping[str, str]) -> list[str]:
     return [name for name in strategies.names() if not text.matches(name, tuple(reasons))]
 
 
+def holding(*what: Holds) -> list[str]:
+    """The strategies under which a rank holds one of these of the weights."""
+    return [name for name in strategies.names() if strategies.holds(name) in what]
+
+
 EVERY = but({})
 NO_PEERS = {"single": "one process has no peers"}
 NO_STATIC_GRAPH = {"ddp-static-graph": "torch refuses `no_sync` with a static graph"}
 OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it finds in the model"}
-WHOLE = dict.fromkeys(("ddp*", "zero[012]*", "fsdp1-no*"), "every rank has all weights, and gathers none")
-SHARDS = dict.fromkeys(
-    ("zero3*", "fsdp1-[fg]*", "fsdp2", "fsdp2-no*"), "ranks gather the same shards, and can't differ"
-)
+WHOLE = dict.fromkeys(holding(Holds.WHOLE, Holds.UNITS), "every rank has all weights, and gathers none")
+SHARDS = dict.fromkeys(holding(Holds.SHARDS), "ranks gather the same shards, and can't differ")
 NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
 NO_WRAPPER = {
     "single": "the model is bare",
@@ -66,7 +70,7 @@ ALL = but(NO_PEERS)
 OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
 WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
 DDP = fnmatch.filter(ALL, "ddp*")
-SUBSET = [name for name in strategies.listed_as("USUAL") if name != "single"]
+SUBSET = [name for name in strategies.usual_names() if name != "single"]
 GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
 
 

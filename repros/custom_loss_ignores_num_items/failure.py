@@ -73,7 +73,7 @@ def scenario(remedy, setup):
     def loss(model, batch):
         summed = next_token_loss(model(input_ids=batch["input_ids"]).logits, batch) / batch["scale"]
         if remedy == "num_items" or setup.reference:
-            return summed * setup.world_size / batch["num_items"] * MICRO  # the loop divides by them
+            return summed * setup.data_world / batch["num_items"] * MICRO  # the loop divides by them
         mean = summed / (batch["labels"][:, 1:] != -100).sum()
         return mean if remedy == "divide" else mean * MICRO
 

@@ -34,8 +34,8 @@ def scenario(remedy, setup):
     from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_rows, token_batch
 
     rows = [row[:20] for step in range(5) for row in text_rows(step)]
-    sampler = DistributedSampler(rows, setup.world_size, setup.rank, seed=3)
-    share = len(text_rows(0)) // setup.world_size
+    sampler = DistributedSampler(rows, setup.data_world, setup.data_rank, seed=3)
+    share = len(text_rows(0)) // setup.data_world
     loader = DataLoader(rows, share, sampler=sampler, collate_fn=lambda part: token_batch(part, 0, 1))
     batches = []
 

@@ -44,8 +44,8 @@ def scenario(remedy, setup):
     from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_rows, token_batch
 
     rows = [row[:20] for step in range(5) for row in text_rows(step)]
-    split, skipped = remedy == "split", setup.world_size if remedy == "skip_for_each_rank" else 1
-    loader = DataLoader(rows, len(text_rows(0)) // (1 if split else setup.world_size), collate_fn=torch.tensor)
+    split, skipped = remedy == "split", setup.data_world if remedy == "skip_for_each_rank" else 1
+    loader = DataLoader(rows, len(text_rows(0)) // (1 if split else setup.data_world), collate_fn=torch.tensor)
     batches = []
 
     def dispatched(number):
@@ -72,7 +72,7 @@ def trainer(variant, arguments, setup):
     rows = [row[:20] for step in range(5) for row in text_rows(step)]  # what is dispatched is as long
     data = token_dataset(rows, [0] * len(rows))
     if variant.remedy == "split":
-        whole = arguments["per_device_train_batch_size"] * setup.world_size
+        whole = arguments["per_device_train_batch_size"] * setup.data_world
         arguments = changed_config(arguments, {"train_micro_batch_size_per_gpu": whole}, setup)
         arguments["per_device_train_batch_size"] = whole
     if variant.remedy == "streamed":

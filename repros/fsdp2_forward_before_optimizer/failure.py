@@ -40,7 +40,7 @@ def scenario(remedy, setup):
 
     def forward(model):
         """What people do before they train: see what the model says so far."""
-        rows = text_batch(0, setup.rank, setup.world_size)["input_ids"].to(setup.device)
+        rows = text_batch(0, setup.data_rank, setup.data_world)["input_ids"].to(setup.device)
         if remedy == "root_reshards" and hasattr(model, "set_reshard_after_forward"):
             model.set_reshard_after_forward(True, recurse=False)
         with torch.set_grad_enabled(remedy == "with_grad"):

@@ -58,7 +58,7 @@ def scenario(remedy, setup):
 
     def sample(model):
         """See what the model says: on every rank as many tokens, of prompts of one length."""
-        prompts = text_batch(0, setup.rank, setup.world_size)["input_ids"][:, :8].to(setup.device)
+        prompts = text_batch(0, setup.data_rank, setup.data_world)["input_ids"][:, :8].to(setup.device)
         if remedy == "forward_first":
             with torch.no_grad():
                 model(input_ids=prompts)

@@ -43,7 +43,7 @@ def mixture(remedy, setup):
 
     model = qwen3_moe()
     model.config.output_router_logits = True
-    model.router_aux_loss_coef = COEFFICIENT / (setup.world_size if remedy == "divided" else 1)
+    model.router_aux_loss_coef = COEFFICIENT / (setup.data_world if remedy == "divided" else 1)
     model.config.router_aux_loss_coef = model.router_aux_loss_coef
     return model
 
@@ -81,8 +81,8 @@ def scenario(remedy, setup):
         outputs = wrapped(input_ids=batch["input_ids"])
         tokens, balance = next_token_loss(outputs.logits, batch), coefficient * outputs.aux_loss
         if remedy == "aux_apart":
-            return tokens * setup.world_size + balance
-        return (tokens + balance) * setup.world_size
+            return tokens * setup.data_world + balance
+        return (tokens + balance) * setup.data_world
 
     return Scenario(model, loss, batch)
 

@@ -82,7 +82,7 @@ def scenario(remedy, setup):
     from tiny_models.per_image_vision import per_image_vision_model
 
     small = remedy == "smaller_batch"
-    if small and setup.world_size > 2:
+    if small and setup.data_world > 2:
         raise Impossible("the smaller batch has two images, one for each of two ranks")
 
     def batch(step, rank, world_size):

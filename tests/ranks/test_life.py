@@ -23,7 +23,7 @@ from faultline.runs.oracle import Judgement
 from lab.proofs import planting
 from tests.support.night import sampled
 
-USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
+USUAL = [name for name in strategies.usual_names() if name != "single"]
 DATA = "data_loader_starts_again"
 
 
@@ -47,7 +47,7 @@ def test_training_is_resumed_and_resized_where_it_is_asked_for():
     assert lives(DATA) == {"resumed"} and lives(DATA, "straight") == {"straight"}
     asked = select(failures(), Selection(failure=("zero3_dummy_loss",), life=("resized",), world_size=(1, 2, 4)))
     assert {cell.world_size for cell in asked} == {1, 2} and {cell.saved_by for cell in asked} == {2, 4}
-    assert {strategies.family(cell.strategy).ORDER for cell in asked} == {1, 3, 4}
+    assert {strategies.family(cell.strategy).order for cell in asked} == {1, 3, 4}
 
 
 def test_a_claim_of_a_failure_of_resuming_is_about_its_resumed_cells():
@@ -88,7 +88,7 @@ OF_TRAINERS = [
 @pytest.mark.parametrize(
     ("cell", "change"),
     [
-        *sampled(WHOLE, 6, lambda cell, _: strategies.family(cell.strategy).ORDER),
+        *sampled(WHOLE, 6, lambda cell, _: strategies.family(cell.strategy).order),
         *sampled([(cell, "") for cell in OF_TRAINERS], 2),
     ],
     ids=lambda value: value if isinstance(value, str) else value.id,

@@ -26,7 +26,7 @@ def readable(value):
 def alike(planted):
     """What one of runs by day: a fault in one kind of cell under one family of engines."""
     cell = planted.cell
-    return planted.fault, cell.failure, cell.precision, planted.named.outcome, strategies.family(cell.strategy).ORDER
+    return planted.fault, cell.failure, cell.precision, planted.named.outcome, strategies.family(cell.strategy).order
 
 
 def dealt():

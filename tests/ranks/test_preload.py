@@ -84,7 +84,7 @@ def libraries(monkeypatch):
     torch = SimpleNamespace(cuda=SimpleNamespace(_raw_device_count_nvml=pynvml.nvmlInit))
     modules = {"torch": torch, "pynvml": pynvml}
     monkeypatch.setattr(importlib, "import_module", lambda name: modules[name])
-    monkeypatch.setattr(nvml, "seen", lambda: ["GPU-0", "GPU-1"])
+    monkeypatch.setattr(nvml, "gpu_uuids", lambda: ["GPU-0", "GPU-1"])
     monkeypatch.setattr(nvml, "_replaced", [])
     monkeypatch.setattr(nvml, "_asked", [])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -120,9 +120,9 @@ def test_for_the_cpu_all_stays_as_it_is(libraries, monkeypatch):
 def test_a_machine_without_nvml_has_no_gpus(monkeypatch):
     """Breaks when a server doesn't start where the driver's library is missing."""
     monkeypatch.setattr(nvml, "LOOK", nvml.LOOK.replace("libnvidia-ml.so.1", "libnvidia-ml-missing.so.1"))
-    assert nvml.seen() == []
+    assert nvml.gpu_uuids() == []
     monkeypatch.setattr(nvml, "LOOK", "print('GPU-7')")
-    assert nvml.seen() == ["GPU-7"]
+    assert nvml.gpu_uuids() == ["GPU-7"]
 
 
 @pytest.mark.parametrize(("release", "libuv"), [("2.7.1", False), ("2.8.0", True), ("2.13.0+cpu", True)])

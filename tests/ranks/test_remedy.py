@@ -9,7 +9,7 @@ from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.maintain.bless import refuse
-from faultline.ranks.remedy import Remedy
+from faultline.ranks.run import Remedy
 from faultline.runs.results import RankResult
 from tests.support import entries
 

@@ -11,7 +11,7 @@ from accelerate.state import PartialState
 from faultline.base.errors import Impossible
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.ranks import accelerate, main, preload, repeatable
+from faultline.ranks import accelerate, main, plain_loop, preload, repeatable
 from faultline.ranks.job import Job
 from faultline.ranks.report import Report
 from faultline.ranks.run import Run
@@ -111,7 +111,7 @@ def test_a_rank_reports_tf32_also_where_training_raises(gpu, monkeypatch):
     def fails(run):
         raise RuntimeError("as it happens")
 
-    monkeypatch.setattr(main, "train_scenario", fails)
+    monkeypatch.setattr(plain_loop, "train", fails)
     for device, evidence in (("cuda", {"tf32": True}), ("cpu", {})):
         cell, report = replace(ALONE, device=device), Report(0)
         with pytest.raises(RuntimeError):

@@ -18,8 +18,7 @@ from transformers import BatchEncoding
 from faultline.base.errors import Impossible
 from faultline.ranks import compare, observer, state
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, rows, shrink, target
-from faultline.ranks.own_model import units as blocks
+from faultline.ranks.own_model import fsdp_units, loss_state, rows, shrink, target
 from faultline.strategies.shared import units
 from tests.support import own_models
 
@@ -253,7 +252,7 @@ def test_a_step_that_says_nothing_is_refused():
         return rows.Share(torch.tensor(loss, requires_grad=True), {"x": torch.tensor(x)})
 
     rows.trainable([share(1.0, 1.0), share(1.0, 2.0)])
-    assert rows.same(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
+    assert rows.same_batch(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
     with pytest.raises(target.Refused, match="give rows that differ"):
         rows.trainable([share(1.0, 1.0), share(1.0, 1.0)])
     with pytest.raises(target.Refused, match="the loss is nan in one process already"):
@@ -271,7 +270,7 @@ def test_weights_in_a_plain_list_are_named():
     model.layers[0].hidden = [nn.Linear(2, 2)]
     model.recurrent = nn.GRU(2, 2)
     del model.recurrent._parameters["weight_hh_l0"]  # as a dropout of weights puts another tensor in its place
-    assert beside.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
+    assert loss_state.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
 
 
 def test_what_only_peft_has_around_a_model_is_no_unit():
@@ -282,8 +281,8 @@ def test_what_only_peft_has_around_a_model_is_no_unit():
 
 
 def units_of(model):
-    blocks.keep_together(model)
-    blocks.name_blocks(model)
+    fsdp_units.keep_together(model)
+    fsdp_units.name_blocks(model)
     return units(model)
 
 
@@ -309,7 +308,7 @@ def test_what_shares_a_parameter_is_no_unit():
 def test_what_a_model_lacks_is_impossible_and_processes_of_its_own_are_refused():
     with pytest.raises(Impossible, match="no gradient_checkpointing_enable"):
         target.checkpoint(nn.Linear(1, 1), "reentrant")
-    with target.alone(), pytest.raises(target.Refused, match="processes of its own"):
+    with target.forbid_processes(), pytest.raises(target.Refused, match="processes of its own"):
         torch.multiprocessing.get_context("spawn").Process(target=print).start()
 
 
@@ -464,8 +463,8 @@ def test_what_a_loss_keeps_is_put_back():
             return model(rows).mean()
 
     made = Loss()
-    assert made in beside.holders(partial(made), model)
-    seen = beside.holders(made.__call__, model)
+    assert made in loss_state.holders(partial(made), model)
+    seen = loss_state.holders(made.__call__, model)
     assert inner in seen and model not in seen and not any(isinstance(each, torch.Tensor) for each in seen)
     before = state.Snapshot(model, beside=seen)
     made(model, torch.ones(2, 1))
@@ -473,4 +472,4 @@ def test_what_a_loss_keeps_is_put_back():
     before.restore()
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (0, 0, 0, 0)
     assert torch.equal(teacher.weight, weight), "a teacher that the loss moves"
-    assert beside.parameters(seen, model) == ["weight", "bias"]
+    assert loss_state.parameters(seen, model) == ["weight", "bias"]

@@ -161,7 +161,7 @@ FUNCTION = (lambda: 1).__code__
 )
 def test_code_without_a_name_is_that_of_the_function_around_it(code, name, expected):
     """Breaks when a lambda that ran is nothing of the release, or a module that is only imported seems to run."""
-    assert executed.named(code.replace(co_qualname=name)) == expected
+    assert executed.code_name(code.replace(co_qualname=name)) == expected
 
 
 CELLS = cells(40)

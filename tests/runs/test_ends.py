@@ -14,7 +14,7 @@ from faultline.base.errors import ServerDied, Terminated
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.projects import files
-from faultline.ranks import process, report, server
+from faultline.ranks import report, server
 from faultline.ranks.report import Message
 from faultline.runs import cache, engines, folders, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
@@ -90,14 +90,14 @@ def test_a_report_without_an_end_is_cut(monkeypatch):
 def test_a_model_that_changed_the_process_is_to_blame():
     """Breaks when a limit that a model sets is booked as a fault of Faultline."""
     torch = pytest.importorskip("torch")
-    before = process.settings()
+    before = report.process_settings()
     stated = report.error_report(ValueError("x"))
     ours = replace(stated, fault="compare.py:1 in digest")
-    assert process.blamed(ours, before, of_user=True) == ours
+    assert report.blame_settings(ours, before, of_user=True) == ours
     torch.set_default_device("meta")
     try:
-        blamed = process.blamed(ours, before, of_user=False)
+        blamed = report.blame_settings(ours, before, of_user=False)
         assert not blamed.fault and "meta" in blamed.message
-        assert "default device from cpu to meta" in process.blamed(ours, before, of_user=True).message
+        assert "default device from cpu to meta" in report.blame_settings(ours, before, of_user=True).message
     finally:
         torch.set_default_device(None)

@@ -9,23 +9,25 @@ import pytest
 from tests.support.clone import cloned
 from tests.support.program import python
 
-FAMILY = '''"""Data parallel training by hand: ranks average their gradients after each backward pass."""
+HAND_MADE = '''"""Data parallel training by hand: ranks average their gradients after each backward pass."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
-from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
-
-ORDER = 9
-WORDS = r"hand[-_]made"
-ENGINE = ((re.compile(r"distributed_type: HAND_MADE"), ("handmade*",)),)
-MESSAGES = ((re.compile(r"hand-made reduction of \\d+ gradients"), ("handmade*",)),)
+from faultline.strategies import Evidence, Family, Setup, Wrapped
+from faultline.strategies.shared import (
+    load_whole,
+    nbytes,
+    plain_backward,
+    plain_step,
+    save_whole,
+    whole_gradients,
+    whole_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {}
 
 
-parameters = whole_parameters
-gradients = whole_gradients
-
-
 def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     wrapper = f"by hand, {model.hand_made=}" if hasattr(model, "hand_made") else type(model).__name__
@@ -77,20 +75,126 @@ def prepared(options: Options) -> dict[str, object]:
 def doubts(options: Options, evidence: Evidence) -> list[str]:
     wanted = f"by hand, model.hand_made={options.mean}"
     return [] if evidence["wrapper"] == wanted else [f"the model is {evidence['wrapper']}, not {wanted}"]
+
+
+FAMILY = Family(
+    __name__,
+    9,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=accelerate,
+    parameters=whole_parameters,
+    gradients=whole_gradients,
+    save=save_whole,
+    load=load_whole,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    engine_settings={r"distributed_type: HAND_MADE": ("handmade*",)},
+    messages={r"hand-made reduction of \\d+ gradients": ("handmade*",)},
+)
+'''
+TENSOR_PARALLEL = '''"""Tensor parallelism: all ranks share one batch, and each MLP's weights are DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.strategies import Evidence, Family, Setup, Wrapped
+from faultline.strategies.fsdp2 import whole_tensors
+from faultline.strategies.shared import load_shards, nbytes, parameter_map, plain_backward, plain_step, save_shards
+
+
+@dataclass(frozen=True)
+class Options:
+    mean: bool = True
+
+
+STRATEGIES = {"tensor": Options(), "tensor-sum": Options(mean=False)}  # ranks with one batch have nothing to sum
+
+
+def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(setup.device.type, (setup.world_size,))
+    plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
+    for layer in model.model.layers:
+        parallelize_module(layer.mlp, mesh, plan)
+
+    @contextmanager
+    def accumulate(last: bool) -> Iterator[None]:
+        yield
+        for parameter in model.parameters() if last and not options.mean else ():
+            parameter.grad *= setup.world_size
+
+    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=accumulate)
+
+
+def parameters(model: Any) -> dict[str, Any]:
+    return whole_tensors({name: parameter.detach() for name, parameter in parameter_map(model).items()})
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
+
+
+def evidence(model: Any) -> dict[str, object]:
+    from torch.distributed.tensor import DTensor
+
+    shards = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    sizes = {"bytes_held": nbytes(shards), "bytes_whole": nbytes(model.parameters())}
+    return {"wrapper": type(model).__name__, **sizes}
+
+
+def prepared(options: Options) -> dict[str, object]:
+    return {"distributed_type": "TENSOR"}
+
+
+def arguments(options: Options, setup: Setup) -> dict[str, object]:
+    return {}
+
+
+def doubts(options: Options, evidence: Evidence) -> list[str]:
+    return [] if evidence["bytes_held"] < evidence["bytes_whole"] else ["every rank holds all parameters"]
+
+
+FAMILY = Family(
+    __name__,
+    9,
+    STRATEGIES,
+    wrap=wrap,
+    arguments=arguments,
+    accelerate=arguments,
+    parameters=parameters,
+    gradients=gradients,
+    save=save_shards,
+    load=load_shards,
+    evidence=evidence,
+    prepared=prepared,
+    doubts=doubts,
+    data_place=lambda options, rank, world_size: (0, 1),
+    engine_settings={r"distributed_type: TENSOR": ("tensor*",)},
+    messages={r"tensor-parallel group of \\d+ ranks": ("tensor*",)},
+)
 '''
 FAILURE = "zero2_ga_wrong_gradient"  # the one with the fewest cells
-FAULTY = f"{FAILURE}/broken/handmade-sum/off/fp32/w2/cpu"
-LOG = "hand-made reduction of 12 gradients\nRuntimeError: got mixed torch.Tensor and DTensor, need to convert all\n"
-CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: HAND_MADE\n"
+MIXED = "RuntimeError: got mixed torch.Tensor and DTensor, need to convert all\n"
+# A name, its file, a line that its engine prints, and its type in a config of accelerate.
+FAMILIES = [
+    ("handmade", HAND_MADE, "hand-made reduction of 12 gradients", "HAND_MADE"),
+    ("tensor", TENSOR_PARALLEL, "tensor-parallel group of 2 ranks", "TENSOR"),
+]
 
 
 @pytest.fixture
 def faultline(tmp_path):
-    """Call the program of a copy of this project, in which the family's file is the only change."""
+    """Call the program of a copy of this project."""
     copy = cloned(tmp_path / "faultline")
-    (copy / "faultline" / "strategies" / "handmade.py").write_text(FAMILY)
-    (copy / "run.log").write_text(LOG)
-    (copy / "accelerate.yaml").write_text(CONFIG)
 
     def call(*words, program=("-m", "faultline")):
         done = python(*program, *words, cwd=copy)
@@ -103,29 +207,35 @@ def faultline(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_new_family_of_strategies_is_one_new_file(faultline):
-    """Breaks when a command has to be told of a strategy: when it knows strategies by a list of its own."""
-    _, listed = faultline("list", "--strategy", "handmade*", "--failure", FAILURE)
+@pytest.mark.parametrize(("name", "file", "message", "kind"), FAMILIES, ids=[name for name, *_ in FAMILIES])
+def test_a_new_family_of_strategies_is_one_new_file(faultline, name, file, message, kind):
+    """Breaks when a command has to be told of a strategy: when it knows strategies by a list of its own, or takes for
+    granted that each rank has rows of its own and whole weights."""
+    (faultline.copy / "faultline" / "strategies" / f"{name}.py").write_text(file)
+    (faultline.copy / "run.log").write_text(f"{message}\n{MIXED}")
+    (faultline.copy / "accelerate.yaml").write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\n")
+    faulty = f"{FAILURE}/broken/{name}-sum/off/fp32/w2/cpu"
+    _, listed = faultline("list", "--strategy", f"{name}*", "--failure", FAILURE)
     assert FAILURE in listed
 
     code, output = faultline("run", "--failure", FAILURE)
     assert code == 1 and "1 not as expected:" in output, output
-    assert FAULTY in output and "expected trains, got diverges" in output, "the seeded fault is not caught"
+    assert faulty in output and "expected trains, got diverges" in output, "the seeded fault is not caught"
 
     code, output = faultline("maintain", "bless")
-    assert code == 0 and '+strategy = "handmade-sum"' in output
-    assert faultline("run", "--cell", FAULTY)[0] == 0, "what was blessed is not expected"
+    assert code == 0 and f'+strategy = "{name}-sum"' in output
+    assert faultline("run", "--cell", faulty)[0] == 0, "what was blessed is not expected"
 
     runs = sorted(path for path in (faultline.copy / "results").iterdir() if not path.is_symlink())
     assert faultline("maintain", "readmes", str(runs[0]))[0] == 0
-    assert "| handmade-sum |" in (faultline.copy / "repros" / FAILURE / "README.md").read_text()
-    assert "`handmade-sum`" in (faultline.copy / "docs" / "matrix.md").read_text()
+    assert f"| {name}-sum |" in (faultline.copy / "repros" / FAILURE / "README.md").read_text()
+    assert f"`{name}-sum`" in (faultline.copy / "docs" / "matrix.md").read_text()
     assert faultline("show", FAILURE)[0] == 0
 
-    assert "no run ended so under handmade or handmade-sum" in faultline("diagnose", "run.log")[1]
-    assert "handmade* (accelerate.yaml:2 distributed_type: HAND_MADE)" in faultline("audit", "accelerate.yaml")[1]
+    assert f"no run ended so under {name} or {name}-sum" in faultline("diagnose", "run.log")[1]
+    assert f"{name}* (accelerate.yaml:2 distributed_type: {kind})" in faultline("audit", "accelerate.yaml")[1]
 
-    code, exported = faultline("export", FAULTY)
+    code, exported = faultline("export", faulty)
     functions = {node.name for node in ast.walk(ast.parse(exported)) if isinstance(node, ast.FunctionDef)}
     assert code == 0 and {"wrap", "accumulate", "evidence"} <= functions, "its file has another wrapping"
     (faultline.copy / "repro.py").write_text(exported)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +18,10 @@ from faultline import strategies
 from faultline.base.errors import Impossible, UsageError
 from faultline.catalogue import Variant
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import main
+from faultline.ranks import main, plain_loop
 from faultline.ranks.run import Run
 from faultline.scenario import Scenario, building
-from faultline.strategies import Setup, deferred, fsdp2, nodes, releases, shared, zero
+from faultline.strategies import Holds, Setup, fsdp2, nodes, releases, shared, zero, zero_tensors
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
 from tiny_models.per_image_vision import per_image_vision_model
@@ -30,7 +30,6 @@ from tiny_models.qwen2 import add_lora, qwen2
 NAMES = strategies.names()
 CONFIGS = sorted(zero.CONFIGS.iterdir())
 MODELS = {"gemma3": gemma3, "qwen2": qwen2, "speech": speech_model, "per_image": per_image_vision_model}
-FUNCTIONS = ("wrap", "arguments", "accelerate", "parameters", "gradients", "evidence", "prepared", "doubts")
 every_strategy = pytest.mark.parametrize("name", NAMES)
 every_config = pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 
@@ -41,21 +40,18 @@ def setup(**changes):
 
 
 def test_strategies_go_from_one_process_to_the_most_sharded_each_once_and_whole():
-    families = [strategies.family(name).__name__.rsplit(".", 1)[-1] for name in NAMES]
+    families = [strategies.family_name(name) for name in NAMES]
     assert list(dict.fromkeys(families)) == ["single", "ddp", "zero", "fsdp1", "fsdp2"]
     assert families == sorted(families, key=["single", "ddp", "zero", "fsdp1", "fsdp2"].index), "families are mixed"
     stages = [strategies.options(name).zero["stage"] for name in NAMES if name.startswith("zero")]
     assert stages == sorted(stages) and set(stages) == {0, 1, 2, 3}
-    results = [name for module in strategies.families().values() for name in module.STRATEGIES]
+    results = [name for family in strategies.families().values() for name in family.strategies]
     assert sorted(results) == sorted(NAMES), "two files name one strategy: one of them would never run"
-    for module in strategies.families().values():
-        assert isinstance(module.ORDER, int) and module.STRATEGIES
-        assert all(callable(getattr(module, function, None)) for function in FUNCTIONS), f"{module.__name__} lacks one"
 
 
 @every_config
 def test_a_config_is_a_strategy_and_says_what_it_means(file):
-    assert strategies.family(file.stem) is zero, f"{file.name} belongs to no strategy"
+    assert strategies.family(file.stem) is zero.FAMILY, f"{file.name} belongs to no strategy"
     config = json.loads(file.read_text())
     assert config["gradient_clipping"] == 0.0, "unless it is named, each launcher has a default of its own"
     assert config["zero_allow_untested_optimizer"] is True, "SGD would be refused"
@@ -128,7 +124,7 @@ def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, tmp_
         monkeypatch.setattr(module, "wrap", wrap)
     second = (lambda accelerator: None) if through == "accelerate" else None
     with pytest.raises(InterruptedError):
-        main.train_scenario(alone(lambda *_: scenario(second=second, deepspeed={"a": 1}), tmp_path))
+        plain_loop.train(alone(lambda *_: scenario(second=second, deepspeed={"a": 1}), tmp_path))
 
 
 def test_gradients_are_those_before_the_step(monkeypatch, tmp_path):
@@ -141,8 +137,8 @@ def test_gradients_are_those_before_the_step(monkeypatch, tmp_path):
             return super().step(closure)
 
     run = alone(lambda *_: scenario(optimizer=lambda model: Clipping(model.parameters(), lr=0.1)), tmp_path)
-    monkeypatch.setattr(main, "show", lambda *_: None)
-    main.train_scenario(run)
+    monkeypatch.setattr(plain_loop, "show", lambda *_: None)
+    plain_loop.train(run)
     assert [step["weight"].item() for step in run.trace.gradients] == [1.0] * STEPS
 
 
@@ -239,13 +235,13 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
     tensor = torch.ones(1)
     for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
-        with pytest.raises(NotImplementedError), deferred.one_collective():
+        with pytest.raises(NotImplementedError), zero_tensors.one_collective():
             comm.all_reduce(tensor, **wrong)
-    with pytest.raises(NotImplementedError), deferred.one_collective():
+    with pytest.raises(NotImplementedError), zero_tensors.one_collective():
         comm.all_gather_into_tensor(tensor, tensor, group="some")
     summed = []
     monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
-    with deferred.one_collective():
+    with zero_tensors.one_collective():
         comm.all_reduce(tensor, group="all")
         comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
     assert [total.tolist() for total in summed] == [[1.0, 1.0]]
@@ -271,7 +267,7 @@ def test_a_broken_config_is_refused_with_its_name(tmp_path, content, words):
 
 def good(name):
     """The evidence of a strategy in force on its usual ranks, and each single change that must raise a doubt."""
-    options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
+    options, family = strategies.options(name), strategies.family_name(name)
     world = strategies.usual_ranks(name)
     sharded = {"bytes_held": (20_000, 40_000)}
     nodes = {"shard_groups": ([[0, 1]],), "replica_groups": ([],)}
@@ -329,6 +325,8 @@ def doubts(name, results):
 def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
     results, changes = good(name)
     assert doubts(name, results) == []
+    in_parts = strategies.holds(name) in (Holds.SHARDS, Holds.NODE_SHARDS)
+    assert (results["bytes_held"] < results["bytes_whole"]) == in_parts, "its family says otherwise"
     for key, value in changes.items():
         [doubt] = doubts(name, {**results, key: value})
         assert "\n" not in doubt
@@ -472,3 +470,16 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
     answer = fsdp2.arguments(fsdp2.Options(reshard), None)
     assert answer["fsdp_config"]["version"] == 2 and answer["fsdp_config"]["reshard_after_forward"] is reshard
     assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()
+
+
+@pytest.mark.parametrize(
+    ("rows", "doubts"),
+    [
+        ("aabb", []),
+        ("aaaa", ["every rank trained on the same rows"]),
+        ("abcc", ["ranks 0 and 1 share a batch, and trained on different rows"]),
+    ],
+)
+def test_ranks_that_share_a_batch_have_the_same_rows_and_others_have_others(rows, doubts):
+    pairs = replace(strategies.family("ddp"), data_place=lambda options, rank, world: (rank // 2, world // 2))
+    assert pairs.doubt_rows("ddp", dict(enumerate(rows)), 4) == doubts

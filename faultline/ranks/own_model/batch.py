@@ -105,7 +105,7 @@ def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **batch, **types, **labels}
 
 
-def _seen(model: Any) -> tuple[Batch, list[int]]:
+def _pixels(model: Any) -> tuple[Batch, list[int]]:
     """Pixels for one picture a row, and the tokens that stand for one."""
     features = getattr(model, "get_image_features", None)
     if not features:
@@ -199,8 +199,8 @@ def _labels(model: Any, ids: torch.Tensor) -> Batch:
 
 MAKERS: dict[str, Callable[[Any], Batch]] = {  # the fullest first
     "pictures with their texts": _pairs,
-    "pictures and sound": lambda model: _text(model, _seen, _heard),
-    "pictures": lambda model: _text(model, _seen),
+    "pictures and sound": lambda model: _text(model, _pixels, _heard),
+    "pictures": lambda model: _text(model, _pixels),
     "sound": lambda model: _text(model, _heard),
     "text": _text,
     "spectrogram": _spectrogram,

@@ -22,7 +22,7 @@ NAMES = """
 VARIABLES = "RANK", "LOCAL_RANK"
 
 
-def seen(called: dict[str, None]) -> None:
+def record_calls(called: dict[str, None]) -> None:
     """Write down each call of these that no engine makes, with its place, as in ``all_reduce (model.py:12)``.
 
     A model's file has to be imported after this, as it may import a function by name. It holds until the rank ends.

@@ -1,5 +1,6 @@
-"""The random numbers that somebody's own model or loss draws: alike on a rank and in one process, and seen."""
+"""The random numbers that somebody's own model or loss draws: seen, alike on a rank and in one process, or off."""
 
+import functools
 import random
 import sys
 import types
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from faultline.base.paths import is_ours
 
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 ENGINES = "torch", "deepspeed", "accelerate", "numpy", "random"
 
 
@@ -107,3 +110,40 @@ def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
     while frame:
         yield frame
         frame = frame.f_back
+
+
+def switch_off_dropout() -> None:
+    """Switch dropout off, whose masks ranks draw otherwise than one process, in functions, also those of attention.
+
+    A model's file has to be imported after this, as it may import a function by name. It holds until the process ends.
+    """
+    for name in DROPOUTS:
+        setattr(functional, name, _drops_nothing(getattr(functional, name)))
+    functional.scaled_dot_product_attention = _attends_to_all(functional.scaled_dot_product_attention)
+
+
+def switch_off_dropout_in(model: torch.nn.Module) -> None:
+    """Switch it off in modules: those of recurrent layers draw in libraries, and `share_dropout` replaces others."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase):
+            module.dropout = 0.0
+        elif isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+
+
+def _drops_nothing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def dropout(input: Any, p: float = 0.5, *args: Any, **kwargs: Any) -> Any:
+        return function(input, 0.0, *args, **kwargs)
+
+    return dropout
+
+
+def _attends_to_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
+    ) -> Any:
+        return function(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    return attention

@@ -158,11 +158,11 @@ def trainable(shares: Sequence[Share]) -> None:
     if not whole.isfinite():
         raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
     first, *others = shares
-    if others and all(part.loss.item() == first.loss.item() and same(part.batch, first.batch) for part in others):
+    if others and all(part.loss.item() == first.loss.item() and same_batch(part.batch, first.batch) for part in others):
         raise Refused("every rank has the same rows: give rows that differ, or a mix-up can't be seen")
 
 
-def same(one: Any, other: Any) -> bool:
+def same_batch(one: Any, other: Any) -> bool:
     """Whether two batches have the same tensors. Losses alone don't say so: a head of zeros gives all rows the same."""
     pairs = zip_longest(tensors(one), tensors(other), fillvalue=torch.empty(0))
     return all(a.dtype == b.dtype and torch.equal(dense(a), dense(b)) for a, b in pairs)
@@ -192,13 +192,13 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
             )
         return tensor.chunk(world_size)[rank]
 
-    listed(batch, next((len(tensor) for tensor in tensors(batch) if tensor.ndim), 0))
+    refuse_list(batch, next((len(tensor) for tensor in tensors(batch) if tensor.ndim), 0))
     if not any(True for _ in tensors(batch)):
         raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
     return mapped(batch, part)
 
 
-def listed(batch: Any, rows: int) -> None:
+def refuse_list(batch: Any, rows: int) -> None:
     """Refuse a list that has an item for each of so many rows: what a rank gets of it, only a function can say."""
     if isinstance(batch, list) and len(batch) > 1:
         samples = all(isinstance(each, Mapping | tuple) and not _has_columns(each) for each in batch)
@@ -210,7 +210,7 @@ def listed(batch: Any, rows: int) -> None:
                 " each, or a function batch(step, rank, world_size)"
             )
     for part in batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ():
-        listed(part, rows)
+        refuse_list(part, rows)
 
 
 def _has_columns(sample: Any) -> bool:

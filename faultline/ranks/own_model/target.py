@@ -23,7 +23,7 @@ from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import beside, collectives, draws, dropout, rows, shrink, units
+from faultline.ranks.own_model import collectives, draws, fsdp_units, loss_state, rows, shrink
 from faultline.ranks.own_model.rows import kind
 from faultline.scenario import LR, MOMENTUM, Scenario
 from faultline.strategies import Setup
@@ -50,9 +50,9 @@ class Module:
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         called: dict[str, None] = {}
         without_compiling()
-        collectives.seen(called)
-        dropout.off()
-        built = made(self.target)
+        collectives.record_calls(called)
+        draws.switch_off_dropout()
+        built = build(self.target)
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
         called.clear()  # what makes a model trains nothing
@@ -68,10 +68,10 @@ class Module:
         together = self.target.together and setup.reference
         shares = (1 if together else self.target.world_size) if setup.reference else 0
         observer.by_rows = not together
-        holders = beside.holders(loss, model)
+        holders = loss_state.holders(loss, model)
         observer.generators = draws.held_generators([*model.modules(), *holders])
-        observer.of_loss = beside.parameters(holders, model)
-        observer.unregistered = beside.unregistered(model)
+        observer.of_loss = loss_state.parameters(holders, model)
+        observer.unregistered = loss_state.unregistered(model)
         give = partial(rows.together if together else rows.of, batch, self.target.world_size)
         return Scenario(
             model,
@@ -88,13 +88,13 @@ class Module:
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
         """The trainer of a target that makes one."""
-        return made(self.target).trainer(arguments, setup, self.target.world_size)
+        return build(self.target).trainer(arguments, setup, self.target.world_size)
 
 
-def made(target: Target) -> Any:
+def build(target: Target) -> Any:
     """What a target's function returns, or the tiny model of its config."""
     file = Path(target.file)
-    with alone():
+    with forbid_processes():
         return call(file, target.function, target.path) if target.function else tiny(file)
 
 
@@ -110,12 +110,12 @@ def ready(model: Any, lora: Mapping[str, object], classes: Sequence[str] = ()) -
     if lora:
         model = add_lora(model, lora)
     check(model)
-    dropout.off_in(model)
+    draws.switch_off_dropout_in(model)
     if not model.training:  # as `from_pretrained` leaves it; a part that is in eval() by intent stays so
         model.train()
     if getattr(getattr(model, "config", None), "use_cache", False):
         model.config.use_cache = False  # training with it warns, or fails where layers are recomputed
-    units.choose(model, classes)
+    fsdp_units.choose(model, classes)
     return model
 
 
@@ -125,7 +125,7 @@ def of_all(model: Any) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def forbid_processes() -> Iterator[None]:
     """Refuse to start processes: a script that does would run as a whole in each of them."""
 
     def start(self: Any) -> None:

@@ -26,7 +26,7 @@ def main() -> None:
 
 def described(target: Target) -> dict[str, object]:
     """The fields of `job.Written`. Raises Refused for what a script can't build as a check does."""
-    model, loss, _ = own_model.parts(own_model.made(target))
+    model, loss, _ = own_model.parts(own_model.build(target))
     config = "" if target.function else model.config.to_json_string(use_diff=True)
     model_class = "" if target.function else type(model).__name__
     model, cast = own_model.in_fp32(model)
