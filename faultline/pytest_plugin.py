@@ -111,14 +111,14 @@ class Differs(AssertionError):
     """A cell doesn't do what a single process does; has the result of its check, and names it as its answer does."""
 
     def __init__(self, result: CheckResult) -> None:
-        from faultline.catalogue.outcomes import named
+        from faultline.catalogue.outcomes import outcome_text
 
         [entry] = result.cells
         signatures = [form.signature for group in result.problems for form in group.forms if form.signature]
         matches = [group.match for group in result.problems if group.match]
         self.signature = signatures[0] if signatures else entry.signature
         known = ", ".join(f"{match.sure} {match.failure.name}" for match in matches)
-        super().__init__(f"{named(entry.outcome, self.signature)}: {known or 'no known failure'}")
+        super().__init__(f"{outcome_text(entry.outcome, self.signature)}: {known or 'no known failure'}")
         self.result = result
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
-from faultline.base.interpreters import ask, command
+from faultline.base.machine import ask, command
 from faultline.base.paths import GENERATED
 from faultline.base.text import count
 from faultline.base.version import __version__

@@ -157,7 +157,7 @@ def searched(failure: catalogue.Failure) -> str:
 def failure(failure: catalogue.Failure) -> FailurePage:
     """The page of one failure."""
     story = {name: relinked(failure, text) for name, text in stories.sections(failure).items()}
-    sees = "\n\n".join(filter(None, stories.seen(story)))
+    sees = "\n\n".join(filter(None, stories.symptom_and_error(story)))
     story.pop("")
     record, _ = stories.split(story.pop("Record"))
     cause, run = story.pop("Cause"), story.pop("What is run")

@@ -8,7 +8,7 @@ from packaging.version import Version
 from faultline.audit.conditions import Case
 from faultline.base.packages import TODAY
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.observations import history, measured, releases, remedies
@@ -59,7 +59,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
         of_stacks=len(dates),
         last=max(showed & dates, default=""),
         pinned=tuple(sorted(showed & {*requests.named()} - {TODAY})),
-        outcomes=tuple(sorted(named(*each) for each in seen)),
+        outcomes=tuple(sorted(outcome_text(*each) for each in seen)),
         remedies=tuple(fates),
         measured=tested,
         whose=whose,

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faultline.base.content import real
 from faultline.base.errors import UsageError
+from faultline.base.paths import real
 from faultline.base.text import one_line
 from faultline.projects import files
 from faultline.projects.documents import Document

@@ -1,11 +1,16 @@
 """The catalogue: the records of what each folder in repros/ says of its failure, and what authors write them with.
 
-For others: `history`, `loading`, `outcomes`, `places`, `recognition`, `records`, `stories`, `tables`.
+For others: `history`, `loading`, `outcomes`, `recognition`, `records`, `stories`.
 """
 
-from faultline.catalogue.authors import (
+from faultline.catalogue.history import Change, History
+from faultline.catalogue.records import (
     EVERY_MODE,
+    REMEDIES,
     TRIED_HERE,
+    Claim,
+    Failure,
+    Variant,
     changes,
     detects,
     fails,
@@ -15,8 +20,6 @@ from faultline.catalogue.authors import (
     trains,
     variants,
 )
-from faultline.catalogue.history import Change, History
-from faultline.catalogue.records import REMEDIES, Claim, Failure, Variant
 
 __all__ = [
     "EVERY_MODE",

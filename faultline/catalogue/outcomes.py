@@ -69,10 +69,10 @@ class Did(NamedTuple):
     signature: str = ""
 
     def __str__(self) -> str:
-        return named(*self)
+        return outcome_text(*self)
 
 
-def named(outcome: str, *signatures: str) -> str:
+def outcome_text(outcome: str, *signatures: str) -> str:
     """An outcome with its signatures behind it: ``raises (no-grad-fn)``."""
     known = " or ".join(filter(None, signatures))
     return one_line(f"{outcome} ({known})" if known else outcome)

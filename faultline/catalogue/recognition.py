@@ -59,7 +59,7 @@ class Condition:
         )
 
 
-def met(any_of: Iterable[Condition], text: str) -> bool:
+def meets_any(any_of: Iterable[Condition], text: str) -> bool:
     """Whether a text meets one of the conditions, or there are none."""
     every = tuple(any_of)
     return not every or any(condition.holds(text) for condition in every)
@@ -71,7 +71,7 @@ def patterns_met(any_of: Iterable[Condition], text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Error:
+class ErrorCondition:
     """What an error needs beside its text, if other mistakes have the same text.
 
     - `any_of`: conditions of which the log must meet one.
@@ -109,7 +109,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningPattern:
     """A warning that is all that a run prints, and what distinguishes it from a harmless one, in words."""
 
     pattern: str
@@ -134,7 +134,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Project:
+class ProjectCondition:
     """What a variant needs of a project: `needs` are names of NEEDS or of a setting, which its files can show.
 
     `look_for` says what no file shows, and `plain` why there is nothing to look for where nothing is needed: whoever
@@ -158,17 +158,17 @@ class Recognition:
     """
 
     model: Model = field(default_factory=Model)
-    project: Mapping[str, Project] = field(default_factory=dict)
+    project: Mapping[str, ProjectCondition] = field(default_factory=dict)
     setting: Mapping[str, Setting] = field(default_factory=dict)
-    error: Mapping[str, Error] = field(default_factory=dict)
+    error: Mapping[str, ErrorCondition] = field(default_factory=dict)
     mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
-    warning: tuple[Warned, ...] = ()
+    warning: tuple[WarningPattern, ...] = ()
     remedies: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, error: str) -> Error:
+    def of(self, error: str) -> ErrorCondition:
         """What is said of an error."""
-        return self.error.get(error, Error())
+        return self.error.get(error, ErrorCondition())
 
     def distinguished_by(self, name: str) -> str:
         """What shows, in words, that it is this failure which has an error or a fact of a model; empty if unknown."""

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.content import content, real
 from faultline.base.errors import UNREADABLE, UsageError
-from faultline.base.near import near
-from faultline.base.paths import PACKAGE
-from faultline.base.text import one_line, plain
+from faultline.base.paths import PACKAGE, content, real
+from faultline.base.text import one_line, plain, similar_names
 from faultline.ranks import job
 
 
@@ -141,7 +139,7 @@ def _function(path: Path, name: str, function: str) -> str:
     if not function:
         raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
     if (names := _names(tree)) is not None and function not in names:
-        meant = f"did you mean {' or '.join(alike)}?" if (alike := near(function, known)) else ""
+        meant = f"did you mean {' or '.join(alike)}?" if (alike := similar_names(function, known)) else ""
         has = f"it has {', '.join(map(plain, known)) or 'none'}"
         raise UsageError(f"{plain(name)} has no function {plain(function)}; {meant or has}")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -11,7 +11,7 @@ from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
-from faultline.catalogue.outcomes import Signature, named
+from faultline.catalogue.outcomes import Signature, outcome_text
 from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
@@ -192,7 +192,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
     signature = form.signature or one.signature
     every = ", ".join(signature if each == one.signature else each for each in causes(one))
-    head = Text(f"{symbol} {named(one.outcome, every)}", style=style)
+    head = Text(f"{symbol} {outcome_text(one.outcome, every)}", style=style)
     write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
         write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, unknown
-from faultline.base.near import plain
+from faultline.base.text import small_letters
 from faultline.explain import view
 from faultline.explain.vocabulary import vocabulary
 
@@ -26,7 +26,7 @@ def meant(text: str, known: Collection[str]) -> str:
     (no-grad-fn)``."""
     behind = re.fullmatch(r"\w+(?::| \(| )([\w-]+)\)?", text)
     for name in (text, behind[1] if behind else text):
-        alike = [word for word in known if plain(word) == plain(name)]
+        alike = [word for word in known if small_letters(word) == small_letters(name)]
         if alike:
             return name if name in alike else alike[0]
     raise unknown("word", text, [*known])

@@ -11,11 +11,10 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
-from faultline.base.content import real
 from faultline.base.errors import UsageError
-from faultline.base.near import misspelt
 from faultline.base.packages import STACK
-from faultline.base.text import one_line
+from faultline.base.paths import real
+from faultline.base.text import misspelt, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
 from faultline.projects import files

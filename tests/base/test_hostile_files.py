@@ -186,7 +186,7 @@ def test_paths_say_nothing_of_a_machine():
         ("/home/me/faultline/repros/a/failure.py:3", "train.py:3"),
         ("see /tmp/x/y and a/tmp/b", "see <path> and a/tmp/b"),
     ):
-        assert traces.shortened(text) == short
+        assert traces.shorten_paths(text) == short
 
 
 def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):

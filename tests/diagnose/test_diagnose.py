@@ -12,7 +12,7 @@ import faultline
 from faultline.base import markdown, paths
 from faultline.base.packages import TODAY
 from faultline.catalogue import loading
-from faultline.catalogue.recognition import met
+from faultline.catalogue.recognition import meets_any
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.diagnose import data
 from faultline.diagnose.command import GIVEN
@@ -292,8 +292,8 @@ def test_a_context_is_more_than_the_line_that_raises():
         any_of = failure.recognition.of(signature).any_of
         if last.startswith("site-packages") and any_of and signature not in failure.also_raises:
             raises = '  File "' + "\n".join(last.splitlines()[:2]) + "\n"
-            rules_out = met(any_of, "")  # what is told by what isn't there
-            told_by_it = not rules_out and met(any_of, raises)
+            rules_out = meets_any(any_of, "")  # what is told by what isn't there
+            told_by_it = not rules_out and meets_any(any_of, raises)
             assert not told_by_it or (failure.name, signature) in DEFECTS, (failure.name, signature)
 
 
