@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from faultline.cells.cell import Cell
     from faultline.cells.selection import Selection
-    from faultline.check.result import CheckResult
-    from faultline.check.series import Series
+    from faultline.check.command import CheckResult, CheckSession
 
 MARK = "faultline"
 AXES = ("strategies", "checkpointing", "precision", "world")
@@ -80,7 +79,7 @@ def items(collector: pytest.Module | pytest.Class, name: str, obj: Any, marks: S
     for mark in marks_of(obj):
         if mark.name in ("parametrize", "usefixtures"):
             raise UsageError(f"it can't have the mark {mark.name}; {CALLED}")
-    written = target.written(obj)
+    written = target.target_name(obj)
     cells = dict.fromkeys(cell for mark in marks for cell in command.selected(selection(mark)))
     return [
         CellItem.from_parent(
@@ -171,11 +170,11 @@ class CellItem(pytest.Item):
         return self.path, self.obj.__code__.co_firstlineno - 1, self.name
 
 
-def series(config: pytest.Config) -> Series:
+def series(config: pytest.Config) -> CheckSession:
     """The rank server of this pytest process, which ends with the session."""
     if SERIES not in config.stash:
-        from faultline.check.series import Series
+        from faultline.check.command import CheckSession
 
-        config.stash[SERIES] = Series()
+        config.stash[SERIES] = CheckSession()
         config.add_cleanup(config.stash[SERIES].close)
     return config.stash[SERIES]

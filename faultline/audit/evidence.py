@@ -1,6 +1,6 @@
 """What was measured of a case: cells that show it, remedies, and commands that repeat it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -39,6 +39,10 @@ class Observed:
     whose: str
     upgrade: tuple[str, ...]
     commands: tuple[str, ...]
+
+
+Measured = Mapping[str, Sequence[Observed]]
+"""The evidence of each case of a finding, by the name of its failure."""
 
 
 def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Observed:

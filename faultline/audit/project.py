@@ -8,13 +8,22 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments, asked, defaults, engines, recipes
-from faultline.audit.asked import Notes, Sources
-from faultline.audit.contents import MOST, read
-from faultline.audit.engines import IN_CODE, NO, NORM, NOT_CLIPPED, OTHER_TRAINER, UNNAMED, YES, Statement, family
-from faultline.audit.reading import Content
+from faultline.audit import arguments, defaults, engines, pins, recipes
+from faultline.audit.contents import MOST, Content, read_files
+from faultline.audit.engines import (
+    IN_CODE,
+    NO,
+    NORM,
+    NOT_CLIPPED,
+    OTHER_TRAINER,
+    UNNAMED,
+    YES,
+    Statement,
+    strategies_like,
+)
+from faultline.audit.open_conditions import label
+from faultline.audit.pins import Notes, Sources
 from faultline.audit.recipes import Recipe
-from faultline.audit.undecided import label
 from faultline.base.packages import STACK
 from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
@@ -48,7 +57,7 @@ class Project:
     versions: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
+    read_files: tuple[str, ...] = ()
     ignored: frozenset[str] = frozenset()
     noted: Notes = field(default_factory=Notes, compare=False, repr=False)
     shows: dict[tuple[str, object], tuple[bool | None, str]] = field(default_factory=dict, compare=False, repr=False)
@@ -67,7 +76,7 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
     Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
     there is nothing to read.
     """
-    return _whole(*read(paths, environment, python))
+    return _project_of(*read_files(paths, environment, python))
 
 
 def read_recipes(
@@ -77,14 +86,14 @@ def read_recipes(
 
     Then the project is what all of them share. Files that are named belong together.
     """
-    contents, notes = read(paths, environment, python)
+    contents, notes = read_files(paths, environment, python)
     named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
     folders = any(Path(path).is_dir() for path in paths) if paths else not (environment or python)
     shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
     each = recipes.recipes(contents, named) if folders and shared_alone else []
     if not each:
-        return _whole(contents, notes), {}
-    whole, of_recipes = _whole({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
+        return _project_of(contents, notes), {}
+    whole, of_recipes = _project_of({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
     times = Counter(key for project in of_recipes.values() for key in project.noted.places)
     more = Notes()
     for key, _ in times.most_common():
@@ -99,13 +108,13 @@ def read_recipes(
 
 def _shared(each: Sequence[Recipe]) -> list[Content]:
     """The versions that all recipes ask for, and what all of them ask to ignore."""
-    pins = [{id(pin): pin for content in recipe.contents for pin in content.pins} for recipe in each]
+    asked = [{id(pin): pin for content in recipe.contents for pin in content.pins} for recipe in each]
     ignored = [{name for content in recipe.contents for name in content.ignored} for recipe in each]
-    common = [pin for key, pin in pins[0].items() if all(key in others for others in pins)]
+    common = [pin for key, pin in asked[0].items() if all(key in others for others in asked)]
     return [Content(pins=common, ignored=tuple(sorted(set.intersection(*ignored))))]
 
 
-def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+def _project_of(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
     project = put_together([content for of_file in contents.values() for content in of_file])
     return replace(project, notes=(*notes, *project.notes), read=tuple(contents))
 
@@ -116,7 +125,7 @@ def put_together(contents: Sequence[Content]) -> Project:
     Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
     """
     notes, of_versions = Notes(), Notes()
-    packages, places = asked.versions([pin for content in contents for pin in content.pins], of_versions)
+    packages, places = pins.versions([pin for content in contents for pin in content.pins], of_versions)
     statements = [each for content in contents for each in content.statements]
     by_default = [each for each in statements if each.default]
     in_code = frozenset[str]().union(*(each.values for each in statements if each.axis == IN_CODE))
@@ -138,7 +147,7 @@ def put_together(contents: Sequence[Content]) -> Project:
         left["checkpointing"] = frozenset([mode])
         sources["checkpointing"] += tuple(source.also(f"{mode} by default") for source in sources[package])
     if NORM in left:
-        left[OTHER_NORM] = _unlike(left.pop(NORM), packages.get("deepspeed", Range()))
+        left[OTHER_NORM] = _clips_otherwise(left.pop(NORM), packages.get("deepspeed", Range()))
         sources[OTHER_NORM] = sources.pop(NORM)
     for need, norm in ((OTHER_NORM, NORM), (NOT_CLIPPED, "")):  # a release would decide what nobody states
         if norm not in stated and left.get(need) == YES | NO:
@@ -186,7 +195,7 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
             continue
         if axis == NORM and "trainer" not in left:  # which may be a loop of one's own
             continue
-        values, used = defaults.left(by_default, axis, left.get("strategy"), packages)
+        values, used = defaults.values_left(by_default, axis, left.get("strategy"), packages)
         values = left.get(axis, values) & values
         if values and values != left.get(axis):
             left[axis] = values
@@ -232,13 +241,13 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
     else:
         return "", ""
     # There newer TRL trainers force it to be reentrant.
-    zero3 = family(*asked_for(["zero_stage: 3"]))
+    zero3 = strategies_like(*asked_for(["zero_stage: 3"]))
     possible = not zero3.isdisjoint(left.get("strategy", zero3))
     forced = possible and not (trainer and trainer <= NOT_TRL) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else default
 
 
-def _unlike(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
+def _clips_otherwise(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
     """Whether DeepSpeed clips otherwise than at the norm that is meant, where its config doesn't say at which."""
     if engines.UNKNOWN in norms:
         return frozenset(["yes", "no"])

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from faultline.audit.contents import Content
 from faultline.audit.defaults import TRANSFORMERS
 from faultline.audit.engines import OTHER_TRAINER
-from faultline.audit.reading import Content
 
 ENGINES = ("accelerate", "deepspeed")
 NEAR = 3  # levels from a config up, as of configs/accelerate/zero2.yaml
@@ -57,7 +57,7 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
         times[name] += 1
         unique = f"{name} ({times[name]})" if times[name] > 1 else name
         launches = [one for one in each if one.kind == "accelerate"] if _any_launch(parts) else []
-        near = [one for one in launches if _near(one.path, parts[0].path, homes)]
+        near = [one for one in launches if _launches(one.path, parts[0].path, homes)]
         each_named.append(Recipe(unique, (*parts, *_versions(parts, versions, homes, always), *near)))
     return each_named
 
@@ -107,7 +107,7 @@ def _home(content: Content) -> Path:
     return folder.parent if folder.name in ("requirements", "reqs") else folder
 
 
-def _near(config: Path, file: Path, homes: Collection[Path]) -> bool:
+def _launches(config: Path, file: Path, homes: Collection[Path]) -> bool:
     """Whether a config is of the same part of a project as a file, and in or next to a folder above it."""
     return _part(config, homes) == _part(file, homes) and not {*config.parents[:NEAR]}.isdisjoint(file.parents)
 

@@ -88,13 +88,13 @@ def _stated(command: Command) -> Iterator[Statement]:
     yield from _launched(command)
     for word in command.words:
         if word.endswith((".yaml", ".yml", ".json")):
-            yield from _named(document, word)
+            yield from _config_statements(document, word)
     if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
         flags["deepspeed"] = flags["deepspeed_config"]
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
-            yield from _named(document, str(flags[key]))
-    config = engines.beside(document, hydra.config_of(command.words, flags))
+            yield from _config_statements(document, str(flags[key]))
+    config = engines.named_config(document, hydra.config_of(command.words, flags))
     verl = {**(hydra.of_config(config.document) if config else {}), **hydra.of_words(command.words, document)}
     yield from hydra.stated(verl)
     trainer = _trainer(command.words)
@@ -110,7 +110,7 @@ def _stated(command: Command) -> Iterator[Statement]:
         of_script = {
             key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
         }
-    unsaid = {*arguments.KWARGS, "fsdp_config", defaults.ANYTHING} - flags.keys() if command.more else set()
+    unsaid = {*arguments.KWARGS, "fsdp_config", engines.ANYTHING} - flags.keys() if command.more else set()
     of_script |= {key: value for key, (value, _) in verl.items() if "." in key}
     section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
     yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
@@ -139,9 +139,9 @@ def _launched(command: Command) -> Iterator[Statement]:
     yield from engines.accelerate(Section(replace(command.document, lines=lines), {**data, **top}))
 
 
-def _named(document: Document, name: str) -> Iterator[Statement]:
+def _config_statements(document: Document, name: str) -> Iterator[Statement]:
     """What a config says that a command names, if it is there."""
-    if config := engines.beside(document, name):
+    if config := engines.named_config(document, name):
         yield from (arguments.read(config.document) or ("", []))[1]
 
 

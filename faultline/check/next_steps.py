@@ -8,7 +8,6 @@ from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.beside import BESIDE, ROWS, alike, beside
 from faultline.check.findings import OF_BUFFERS, Group, causes
 from faultline.check.known import (
     ALIKE,
@@ -20,7 +19,8 @@ from faultline.check.known import (
     moved_by_hand,
     within,
 )
-from faultline.check.remarks import UNTRIED, units
+from faultline.check.model_facts import UNTRIED, units
+from faultline.check.variations import BESIDE, ROWS, agreed_references, other_run
 from faultline.runs.results import Result
 
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
@@ -82,7 +82,9 @@ def agreeing(results: Sequence[Result]) -> list[str]:
     right = {result.cell.strategy for result in trains}
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if right:
-        other = [result for result in trains if ROWS not in alike(result) and not result.checked.facts.draws]
+        other = [
+            result for result in trains if ROWS not in agreed_references(result) and not result.checked.facts.draws
+        ]
         shares = {result.cell.strategy for result in other}
         but = f", but not with {BESIDE[ROWS]}: {grouped(shares, ())}" if shares else ""
         return [f"agree with a single process: {grouped(right, ())}{but}"]
@@ -155,7 +157,7 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    neither = any(beside(result, ROWS) for result in ran if not fine(result))
+    neither = any(other_run(result, ROWS) for result in ran if not fine(result))
     judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
     judged = judged if neither else "one process is no judge of that"
     lines = [f"the model asks for its rank or for others' values ({some([*names])}): {judged}"]

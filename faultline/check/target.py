@@ -19,7 +19,7 @@ from faultline.ranks import job
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckTarget:
     """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
 
     `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
@@ -46,7 +46,7 @@ class Target:
         return job.Target(str(self.file), self.function, lora, here, world_size, *how)
 
 
-def written(build: Callable[[], object]) -> str:
+def target_name(build: Callable[[], object]) -> str:
     """A function as the command line names it, ``train.py:build``; raises UsageError for one that ranks can't load."""
     function = inspect.unwrap(build)
     name = getattr(function, "__qualname__", "")
@@ -92,7 +92,7 @@ def search_path() -> tuple[str, ...]:
     )
 
 
-def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> Target:
+def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> CheckTarget:
     """Read TARGET, --lora and --units; raises UsageError for what can't be one."""
     classes = tuple(filter(None, units.split(",")))
     if not all(name.isidentifier() for name in classes) or (job.ROOT in classes and len(classes) > 1):
@@ -114,7 +114,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
             f"give a config.json, a folder or train.py:build{hub}"
         )
     if file.suffix == ".py":
-        return Target(file, _function(file, name, function), adapter(lora), path, units=classes)
+        return CheckTarget(file, _function(file, name, function), adapter(lora), path, units=classes)
     try:
         config = json.loads(content(file).decode())
         known = isinstance(config["model_type"], str)
@@ -124,7 +124,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
     if function:
         raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
-    return Target(file, "", adapter(lora), units=classes)
+    return CheckTarget(file, "", adapter(lora), units=classes)
 
 
 def _function(path: Path, name: str, function: str) -> str:

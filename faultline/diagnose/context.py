@@ -9,8 +9,7 @@ from faultline.base.text import matches
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
-from faultline.diagnose.signs import TRIED
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import TRIED, needed
 from faultline.observations.matching import Hints
 from faultline.strategies.naming import asked_for, table, within
 
@@ -100,18 +99,18 @@ class Collector:
         """What the lines and an error's text with its traceback show of the run; a traceback outranks settings."""
         traceback = error.splitlines()
         # Frames and messages show what ran; settings show what was asked for, which need not be what ran.
-        ran = _first(table("MESSAGES", "FRAMES"), traceback) or _first(table("MESSAGES"), self.lines)
+        ran = _first_match(table("MESSAGES", "FRAMES"), traceback) or _first_match(table("MESSAGES"), self.lines)
         asked = asked_for(self.lines)
         if not ran or (asked and within(asked, ran)):
             ran = asked
         ran_with, stated = ([TRIED.sub("", text) for text in texts] for texts in (traceback, self.lines))
-        modes = _first(MODES, ran_with) or _first(MODES, stated)
+        modes = _first_match(MODES, ran_with) or _first_match(MODES, stated)
         names = frozenset(name for name in strategies.names() if ran and matches(name, ran))
         context = "\n".join((*traceback, *self.lines))
         return Hints(names, frozenset(mode for mode in CHECKPOINTING if mode in modes), self.versions, context)
 
 
-def _first(table: Iterable[tuple[re.Pattern[str], tuple[str, ...]]], texts: Sequence[str]) -> tuple[str, ...]:
+def _first_match(table: Iterable[tuple[re.Pattern[str], tuple[str, ...]]], texts: Sequence[str]) -> tuple[str, ...]:
     """The names of the first pattern of a table that any of the texts has; none if there is none."""
     for pattern, names in table:
         if any(pattern.search(text) for text in texts):

@@ -10,8 +10,7 @@ from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.diagnose.lines import Line
-from faultline.diagnose.signs import TRACEBACK
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import TRACEBACK, needed
 from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
 
@@ -79,7 +78,7 @@ class SameLosses:
     first: int
 
 
-class Run:
+class StepCount:
     """Steps of a log by one figure: those since the last one that had a number, which may be none."""
 
     def __init__(self) -> None:
@@ -104,7 +103,7 @@ class Steps:
     """The pattern of the lines that count."""
 
     def __init__(self) -> None:
-        self._gradients, self._losses = Run(), Run()
+        self._gradients, self._losses = StepCount(), StepCount()
         self._by_rank: dict[int, list[str]] = {}
         self._first: Line | None = None
 
@@ -148,7 +147,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningLine:
     """The first line with a warning that is all that a failure prints, and what makes it more than harmless.
 
     `strategies` are those under which it may train wrongly without an error.
@@ -170,7 +169,7 @@ class Warnings:
     """
 
     def __init__(self) -> None:
-        self._first: dict[str, Warned] = {}
+        self._first: dict[str, WarningLine] = {}
         self.traceback: Line | None = None
 
     @property
@@ -184,9 +183,9 @@ class Warnings:
             self.traceback = self.traceback or line
         for name, pattern, distinguished_by in warnings():
             if name not in self._first and pattern.search(text):
-                self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
+                self._first[name] = WarningLine(name, distinguished_by, text.strip(), line.file, line.number)
 
-    def warned(self, hints: Hints) -> tuple[Warned, ...]:
+    def warned(self, hints: Hints) -> tuple[WarningLine, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
         every = [
             replace(each, strategies=_silently(failures()[each.failure], WRONGLY, hints))

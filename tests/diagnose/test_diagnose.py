@@ -14,10 +14,9 @@ from faultline.base.packages import TODAY
 from faultline.catalogue import loading
 from faultline.catalogue.recognition import meets_any
 from faultline.cells.cell import CHECKPOINTING, Cell
-from faultline.diagnose import data
+from faultline.diagnose import command
 from faultline.diagnose.command import GIVEN
-from faultline.diagnose.details import Details
-from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, Details
 from faultline.maintain import score
 from faultline.observations import matching, measured, nearest, remedies, store, verdicts
 from faultline.observations.matching import CERTAIN, LIKELY
@@ -117,7 +116,7 @@ def test_a_long_error_is_shown_as_whole_words_and_kept_whole():
     error = f"RuntimeError: {words}{'argument `find_unused_parameters=True` ' * 9}to"
     shown = printed(diagnosed(f"{error}\n"))
     assert re.search(r"RuntimeError: .* (?:argument|`find_unused_parameters=True`)…$", shown, re.MULTILINE)
-    assert data.as_json(diagnosed(f"{error}\n"), Details())["error"] == error
+    assert command._as_json(diagnosed(f"{error}\n"), Details())["error"] == error
 
 
 GOT_NONE = f"{UNUSED}\nParameters which did not receive grad for rank 0: "

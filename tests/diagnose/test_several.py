@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faultline.catalogue import loading
-from faultline.diagnose.data import as_json
-from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
+from faultline.diagnose.command import _as_json
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, details
 from faultline.observations import measured, several
 from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.strategies.naming import mentioned
@@ -217,7 +216,7 @@ def test_words_that_anything_raises_need_a_reason_to_be_one_of_several():
 def contradictions(answer):
     """What doesn't hold of an answer and holds of each, whatever the log is."""
     more = details(answer)
-    known = as_json(answer, more)
+    known = _as_json(answer, more)
     named, listed, unknown = (known["answer"] == each for each in (NAMED, SEVERAL, NOT_THERE))
     holds = {
         "it is one of three answers": named + listed + unknown == 1,

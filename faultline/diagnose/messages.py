@@ -7,7 +7,7 @@ from faultline.base.traces import is_victim
 from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import needed
 from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
@@ -16,7 +16,7 @@ OUT_OF_MEMORY = {r"\bCUDA out of memory\b": "torch.OutOfMemoryError"}  # which i
 WRAPPED = 3  # lines into which a terminal or a mail may have broken the words
 
 
-class Alone:
+class MessageReader:
     """Takes the lines of a text until it is too long, and remembers the first that has the words of an error."""
 
     def __init__(self) -> None:

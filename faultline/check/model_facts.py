@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
-from faultline.check.beside import NOTHING
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off, within
+from faultline.check.variations import NOTHING
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
