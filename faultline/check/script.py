@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from faultline import strategies
 from faultline.base.errors import NotExportable, UsageError
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 from faultline.base.packages import stack_name
 from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain, statements

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from faultline.base.errors import UsageError
-from faultline.base.machine import ask
+from faultline.base.interpreters import ask
 from faultline.base.packages import REPOSITORIES, untagged, versions
 from faultline.base.text import one_line, plain
 from faultline.base.traces import shorten_paths

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 
 # What a child is asked: the UUIDs of all GPUs, a line each. Nothing is imported for it, since a stack may lack pynvml.
 LOOK = """

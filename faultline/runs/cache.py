@@ -17,7 +17,7 @@ import platformdirs
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 from faultline.base.paths import PACKAGE, REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome

@@ -3,7 +3,7 @@
 import sys
 
 from faultline.base.errors import UsageError, unknown
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import DEVICES, Cell
 from faultline.cells.selection import Selection, select

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from faultline.base.errors import UNREADABLE, NeverReady, ServerDied
-from faultline.base.machine import command
+from faultline.base.interpreters import command
 from faultline.base.paths import ROOT
 from faultline.base.text import cut
 from faultline.ranks import preload, start

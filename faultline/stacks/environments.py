@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import NotInstalled, Uninstallable, UsageError
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 from faultline.base.packages import NEWEST, OLDEST, STACK, TO_START
 from faultline.base.paths import ROOT
 from faultline.base.text import plain

@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 
 
 def settings() -> dict[str, str]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from faultline import strategies
 from faultline.base import machine
 from faultline.base.errors import EXIT_AS_EXPECTED
-from faultline.base.machine import ask, command
+from faultline.base.interpreters import ask, command
 from faultline.base.markdown import headed, put, row
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT

@@ -9,14 +9,14 @@ import zipfile
 import pytest
 
 from faultline.base.errors import UsageError
-from faultline.base.machine import MOST, ask, command
+from faultline.base.interpreters import MOST, ask, command
 from faultline.base.packages import NEEDED
 from faultline.base.paths import PACKAGE, ROOT
 
 STARTS = "run Popen call check_call check_output system popen execv execvp execve spawnv".split()
 # What starts a program by another way than `ask(command(...))`, and which one that is.
 OTHERS = {
-    "faultline/base/machine.py": "ask",
+    "faultline/base/interpreters.py": "ask",
     "faultline/cli/fleet.py": "bash",
     "faultline/export/prove.py": "the exported file's Python, in a folder of its own",
     "faultline/export/tidy.py": "ruff",
