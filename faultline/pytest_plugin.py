@@ -22,7 +22,7 @@ MARK = "faultline"
 AXES = ("strategies", "checkpointing", "precision", "world")
 ABOUT = f"{MARK}({', '.join(AXES)}): train the model that this function returns, and compare with a single process"
 CALLED = "it is called in the ranks, where pytest isn't: build everything in it"
-SERIES = pytest.StashKey["Series"]()
+SERIES = pytest.StashKey["CheckSession"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:

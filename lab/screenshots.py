@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Error, ViewportSize, sync_playwright
 from rich.console import Console
 from rich.text import Text
 
-from faultline.base import machine
+from faultline.base import interpreters
 from faultline.base.errors import EXIT_AS_EXPECTED, NoBrowser
 from faultline.base.paths import PACKAGE, ROOT
 from faultline.runs.storage import latest_run
@@ -52,7 +52,7 @@ def run() -> int:
 
 def printed(command: str) -> str:
     """What a command prints on a terminal, with its colours; its progress bar, on standard error, stays here."""
-    words = machine.command(sys.executable, str(PACKAGE / "__main__.py"), *shlex.split(command)[1:])
+    words = interpreters.command(sys.executable, str(PACKAGE / "__main__.py"), *shlex.split(command)[1:])
     colours = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
     return subprocess.run(words, cwd=ROOT, env=colours, stdout=subprocess.PIPE, text=True, check=False).stdout
 

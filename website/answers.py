@@ -1,4 +1,4 @@
-"""What the entrance decides by, which is what `diagnose` decides by: errors, conditions, places, recorded texts."""
+"""The data that the entrance decides by, as `diagnose` does: errors, conditions, places, recorded texts."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -64,8 +64,8 @@ def data() -> dict[str, object]:
 
 
 def _silent() -> dict[str, object]:
-    """What theme/silent.js reads: what steps and warnings look like, and where failures are silent, by signature, today
-    and on any stack."""
+    """The data of theme/silent.js: what steps and warnings look like, and where failures are silent, by signature,
+    today and on any stack."""
     signatures = dict.fromkeys((*silent.WRONGLY, "unmoved", "nan"))
 
     def places(

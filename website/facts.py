@@ -1,4 +1,4 @@
-"""What the site's pages show of failures and stacks, gathered from the catalogue, the observations and git."""
+"""The facts of failures and stacks on the site's pages, gathered from the catalogue, the observations and git."""
 
 import functools
 import subprocess
@@ -89,7 +89,7 @@ def stacks() -> dict[str, Version]:
 
 
 def grid(failure: Failure, stack: str) -> Grid:
-    """What the broken variants do on a stack."""
+    """The outcomes of the broken variants on a stack."""
     observed = {
         (cell.variant, cell.strategy, cell.checkpointing): did
         for cell, did in measured.outcomes(failure, stack).items()
@@ -107,7 +107,7 @@ def grid(failure: Failure, stack: str) -> Grid:
 
 @functools.cache
 def on_stacks(failure: Failure) -> dict[str, OnStack]:
-    """What is known of a failure's broken cells on each named stack, by its name."""
+    """A failure's broken cells on each named stack, by its name."""
     names = {each.month or each.name: each.name for each in stacks().values()}
     shown: dict[str, list[tuple[Cell, Did | None]]] = {}
     clear: dict[str, list[Cell]] = {}
@@ -162,18 +162,18 @@ def _family(strategy: str) -> str:
 
 
 def _end(cell: Cell, did: Did | None) -> str:
-    """What the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
+    """The key that the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
     return f"{did.outcome}/{symptoms.symptom(cell, did)}" if did else "/"
 
 
 def _place(failure: Failure, cell: Cell) -> str:
-    """What the entrance filters by, trainer, strategy, checkpointing and precision; then the variant."""
+    """The key that the entrance filters by: trainer, strategy, checkpointing and precision; then the variant."""
     trainer = failure.variant(cell.variant).trainer or "scenario"
     return "/".join((trainer, cell.strategy, cell.checkpointing, cell.precision, cell.variant))
 
 
 def entrance() -> dict[str, object]:
-    """What the entrance and the comparison run on: what answers are decided by, and on each stack, by number, the
+    """The data of the entrance and the comparison: what answers are decided by, and on each stack, by number, the
     places that show each failure, those that don't, where it shows in words, and how each of the first ends."""
     places: dict[str, int] = {}
     ends: dict[str, int] = {}

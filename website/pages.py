@@ -1,4 +1,4 @@
-"""What each page of the site says: records for the templates, made from the facts and the stories."""
+"""The contents of the site's pages: records for the templates, made from the facts and the stories."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -221,7 +221,7 @@ def relinked(failure: catalogue.Failure, text: str) -> str:
 
 
 def others(failure: catalogue.Failure) -> list[str]:
-    """What today's matrix has that is another failure, a sentence for each error."""
+    """The errors of today's matrix that are another failure's, a sentence for each."""
     under: dict[Did, list[str]] = {}
     grid = facts.grid(failure, TODAY)
     for line in grid.lines:

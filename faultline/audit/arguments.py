@@ -1,4 +1,4 @@
-"""What a project's configs and training arguments say of its training."""
+"""The statements of a project's configs and training arguments about its training."""
 
 import functools
 import re
@@ -105,9 +105,9 @@ def trainers() -> frozenset[str]:
 
 
 def stated(section: Section, framework: str = "") -> Iterator[Statement]:
-    """What TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift say, as far as they are the
-    same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded from
-    others that it might overrule."""
+    """The statements of TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift, as far as they
+    are the same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded
+    from others that it might overrule."""
     yield from defaults.stated(section, framework)
     for read_part, keys in PARTS.items():
         if section.unknown.isdisjoint(keys):
@@ -234,12 +234,12 @@ def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement
         return replace(
             statement,
             values=statement.before if asked.below(Version(first)) else statement.values | statement.before,
-            source=statement.source.also(f"which {package} sets since {first}"),
+            source=statement.source.with_text(f"which {package} sets since {first}"),
         )
     left = statement.values - {name for name, first in SINCE.items() if asked.below(first)}
     if not statement.shared or not left or left == statement.values:
         return statement
-    return replace(statement, values=left, source=statement.source.also(f"with trl{asked.text}"))
+    return replace(statement, values=left, source=statement.source.with_text(f"with trl{asked.text}"))
 
 
 def called(name: str) -> frozenset[str]:

@@ -68,7 +68,7 @@ class AuditResult:
         return tuple(finding.failure.name for finding in self.findings if finding.applies)
 
     def as_json(self) -> dict[str, object]:
-        """What ``--json`` prints; docs/audit.md has the table of its keys."""
+        """The answer of ``--json``; docs/audit.md has the table of its keys."""
         axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
         sources, measured = _sources(self.project), self._measure()
         return {
@@ -108,7 +108,8 @@ class AuditResult:
         }
 
     def as_sarif(self) -> dict[str, object]:
-        """What ``--format sarif`` prints: what applies, and with `everything` also what only could."""
+        """The answer of ``--format sarif``: the findings that apply, and with `everything` also those that only
+        could."""
         shown = [finding for finding in self.findings if self.everything or finding.applies]
         return sarif.as_sarif(self.project, shown, self._measure(), summary(self.findings))
 
@@ -122,7 +123,7 @@ class AuditResult:
         view.show(console, self.project, self.findings, measured, self.everything, self.only, self.recipes)
 
     def _measure(self, names: Collection[str] | None = None) -> Measured:
-        """What was measured of some failures' cases; of all, if none is named."""
+        """The evidence of some failures' cases; of all, if none is named."""
         return {
             finding.failure.name: [evidence(finding.failure, case, finding.project.versions) for case in finding.cases]
             for finding in self.findings

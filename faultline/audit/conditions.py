@@ -94,7 +94,7 @@ def surest_first(matches: Iterable[AuditFinding]) -> list[AuditFinding]:
 
 
 def finding(failure: Failure, project: Project) -> AuditFinding | None:
-    """What a project has of one failure; None if something known excludes it."""
+    """The cases of one failure that a project leaves; None if something known excludes it."""
     broken = [variant for variant in failure.variants if variant.broken]
     cases = [case for variant in broken if (case := _case(failure, variant, project))]
     return AuditFinding(failure, tuple(sorted(_together(cases), key=doubt)), project) if cases else None
@@ -192,7 +192,7 @@ def _by_default(need: str, project: Project) -> bool:
 def _undecided(
     failure: Failure, variant: Variant, shown: Sequence[Cell], among: Sequence[Cell], project: Project
 ) -> list[Open]:
-    """The axes of which the project leaves a value that isn't known to show the failure, and the values that do."""
+    """An open condition for each axis where the project leaves values that aren't known to show the failure."""
     run = {cell.checkpointing for cell in measured.outcomes(failure) if cell.variant == variant.name}
     by_axis = {
         "strategy": [
@@ -287,7 +287,7 @@ def _trainer_names(variants: Sequence[Variant]) -> str:
 
 
 def wanted_text(case: Case, condition: Open) -> str:
-    """What an open condition asks for."""
+    """An open condition in words."""
     if condition.wanted or condition.about != ("trainer",):
         return condition.wanted
     if not any(variant.trainer for variant in case.variants):

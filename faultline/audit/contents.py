@@ -1,4 +1,4 @@
-"""What the files of a project state: their settings, and the versions that they ask for."""
+"""The statements of a project's files: settings, and the versions that they ask for."""
 
 import re
 import sys
@@ -43,7 +43,8 @@ class Content:
 
 
 def read_file(candidate: Candidate) -> list[Content]:
-    """What a file states; raises NotRecognised for one that states nothing, and UsageError for one that can't be read.
+    """The contents of a file; raises NotRecognised for one that states nothing, and UsageError for one that can't be
+    read.
 
     A script has as many trainings as it has commands, and code as many as it makes arguments.
     """
@@ -56,7 +57,7 @@ def read_file(candidate: Candidate) -> list[Content]:
 
 
 def _contents(document: Document) -> list[Content]:
-    """What a file states, of which the place is not yet known."""
+    """The contents of a document, still without their path."""
     path, name = document.path, document.name
     if files.is_code(name):
         each = python_calls.trainings(document)
@@ -101,7 +102,7 @@ def _unread_ignore(document: Document) -> list[Pin]:
 
 
 def read_files(paths: Sequence[str], environment: bool, python: str) -> tuple[dict[str, list[Content]], list[str]]:
-    """What each file states, by its name, and notes on those that can't be read."""
+    """The contents of each file, by its name, and notes on those that can't be read."""
     paths = paths or ([] if environment or python else ["."])
     candidates, unreadable, left_out = files.find(paths)
     contents: dict[str, list[Content]] = {}

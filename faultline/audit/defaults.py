@@ -1,4 +1,4 @@
-"""What training frameworks set where nobody does, by their releases: read from defaults.toml, which has the sources."""
+"""The defaults of training frameworks, by their releases: read from defaults.toml, which has the sources."""
 
 import functools
 import re
@@ -85,8 +85,8 @@ def stated(section: Section, framework: str = "") -> Iterator[Statement]:
 def values_left(
     statements: Iterable[Statement], axis: str, placed: Collection[str] | None, packages: Mapping[str, Range]
 ) -> tuple[frozenset[str], list[Statement]]:
-    """What defaults leave of an axis where training is placed under these strategies, None if it isn't known which; and
-    the statements that say it. Nothing where they say nothing of some strategy."""
+    """The values that defaults leave of an axis under these strategies, None if it isn't known which; and the
+    statements that say it. Nothing where they say nothing of some strategy."""
     fitting = [
         statement
         for statement in statements

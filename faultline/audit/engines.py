@@ -1,4 +1,4 @@
-"""What configs say of the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
+"""The statements of configs about the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ ANYTHING = "*"
 
 @dataclass(frozen=True)
 class Default:
-    """What a framework leaves of an axis in some of its releases, under some strategies, where nobody says it."""
+    """The values that a framework leaves of an axis in some releases, under some strategies, where nobody states it."""
 
     framework: str
     package: str
@@ -183,9 +183,9 @@ def fsdp(
         )
     )
     if "2" in possible and replicas:
-        where = where.also(str(replicas))
+        where = where.with_text(str(replicas))
     if "1" in possible and sharding in keys:
-        where = where.also(str(config.source(keys[sharding])))
+        where = where.with_text(str(config.source(keys[sharding])))
     note = "" if names else "this way to shard was not measured"
     if truth(get("offload_params", get("cpu_offload"))):
         note = "FSDP with offloaded parameters was not measured, only without"
@@ -208,7 +208,7 @@ def deepspeed_plugin(config: Section, source: Place) -> Iterator[Statement]:
         if "gradient_clipping" in config.data:
             yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
         else:
-            source = config.source("zero_stage").also("without gradient_clipping")
+            source = config.source("zero_stage").with_text("without gradient_clipping")
             yield Statement(NOT_CLIPPED, NO, source, since=("accelerate", AUTO_CLIPPING), before=YES)
         yield from accumulation(config)
     else:
@@ -244,10 +244,10 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         offload = [part for part, device in devices.items() if _offloaded(device)]
         if bucket is not None and not offload:
             small = ", which makes buckets smaller than the model" if bucket == "auto" and int(stage) else ""
-            source = source.also(f"{zero.source('reduce_bucket_size')}{small}")
+            source = source.with_text(f"{zero.source('reduce_bucket_size')}{small}")
         hpz = _number(zero.get("zero_hpz_partition_size"))
         if hpz > 1 and stage == "3":
-            source = source.also(str(zero.source("zero_hpz_partition_size")))
+            source = source.with_text(str(zero.source("zero_hpz_partition_size")))
         names = configured(zero_stage=int(stage), offload=offload, bucket=bucket, hpz=hpz)
         yield Statement("strategy", names, source)
     else:
@@ -255,7 +255,7 @@ def deepspeed(config: Section) -> Iterator[Statement]:
     if "gradient_clipping" in config.data:
         yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
     else:
-        source = config.source("zero_optimization").also("without gradient_clipping")
+        source = config.source("zero_optimization").with_text("without gradient_clipping")
         yield Statement(NOT_CLIPPED, YES, source)
     yield from accumulation(config)
     for name in ("bf16", "fp16"):

@@ -1,4 +1,4 @@
-"""What was measured of a case: cells that show it, remedies, and commands that repeat it."""
+"""The measurements of a case: cells that show it, remedies, and commands that repeat it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ Measured = Mapping[str, Sequence[Observed]]
 
 
 def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Observed:
-    """What was measured of a case, with the pinned release of a package if remedies do otherwise with it."""
+    """The measurements of a case, with the pinned release of a package if remedies do otherwise with it."""
     outcomes = measured.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, cell, outcomes[cell])]
     past = [sample for cell in case.shown for sample in history.of(failure, cell)]

@@ -120,7 +120,7 @@ Known = dict[tuple[Path, str], TrainerClass]
 
 
 def made_of(module: SourceFile, name: str, known: Known, depth: int = 0) -> TrainerClass:
-    """What a class is made of in the end; `known` gets what each class on the way is made of."""
+    """The trainer that a class is derived from; `known` gets that of each class on the way."""
     key = module.document.path, name
     if key not in known and depth <= DEEPEST:
         known[key] = TrainerClass()  # where it leads back to itself

@@ -1,4 +1,4 @@
-"""What is known of a training project: the statements of its files put together, each with its place."""
+"""A training project: the statements of its files put together, each with its place."""
 
 import functools
 from collections import Counter
@@ -46,7 +46,7 @@ Values = dict[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Project:
-    """What is known of a project: the values left of each axis or need, and each package's range of versions.
+    """A project: the values left of each axis or need, and each package's range of versions.
 
     What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read, and
     `ignored` the failures, by name or id, that its files ask to ignore. `noted` has most of the `notes` with their
@@ -57,7 +57,7 @@ class Project:
     versions: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    read_files: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     ignored: frozenset[str] = frozenset()
     noted: Notes = field(default_factory=Notes, compare=False, repr=False)
     shows: dict[tuple[str, object], tuple[bool | None, str]] = field(default_factory=dict, compare=False, repr=False)
@@ -120,7 +120,7 @@ def _project_of(contents: Mapping[str, Sequence[Content]], notes: Sequence[str])
 
 
 def put_together(contents: Sequence[Content]) -> Project:
-    """What files state together.
+    """The project that files describe together.
 
     Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
     """
@@ -145,7 +145,7 @@ def put_together(contents: Sequence[Content]) -> Project:
     mode, package = _mode(left, packages)
     if unnamed and mode in left.get("checkpointing", ()):
         left["checkpointing"] = frozenset([mode])
-        sources["checkpointing"] += tuple(source.also(f"{mode} by default") for source in sources[package])
+        sources["checkpointing"] += tuple(source.with_text(f"{mode} by default") for source in sources[package])
     if NORM in left:
         left[OTHER_NORM] = _clips_otherwise(left.pop(NORM), packages.get("deepspeed", Range()))
         sources[OTHER_NORM] = sources.pop(NORM)
@@ -203,8 +203,8 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
 
 
 def _of_release(content: Content, packages: Mapping[str, Range], weaker: Collection[str]) -> Content:
-    """What a file states as the allowed releases have it, without what is `weaker`: a trainer by its settings where one
-    is called by its name, and an adapter that code can make where arguments say whether there is one."""
+    """The content of a file as the allowed releases have it, without what is `weaker`: a trainer by its settings where
+    one is called by its name, and an adapter that code can make where arguments say whether there is one."""
     stated = [each for each in content.statements if not each.default and each.axis != IN_CODE]
     stated = [
         each
@@ -215,7 +215,7 @@ def _of_release(content: Content, packages: Mapping[str, Range], weaker: Collect
 
 
 def _by_axis(statements: Iterable[Statement]) -> Values:
-    """What one file leaves of each axis: what all of its places leave, or any of it if these contradict each other."""
+    """The values that one file leaves of each axis: those that all of its places leave, or any if these contradict."""
     axes: dict[str, list[frozenset[str]]] = {}
     for statement in statements:
         axes.setdefault(statement.axis, []).append(statement.values)

@@ -1,4 +1,4 @@
-"""What Python code sets of a training: literal arguments of configs, and assignments; it is parsed, and never run."""
+"""The settings of a training in Python code: literal arguments and assignments; it is parsed, and never run."""
 
 import ast
 import re
@@ -49,14 +49,10 @@ class Call:
     always: bool = True
 
 
-def read(document: Document) -> list[list[Statement]]:
-    """What each training of a file says, by the calls that make its arguments; several are alternatives."""
-    return [statements for statements, _ in trainings(document)]
-
-
 def trainings(document: Document, follow: bool = True) -> list[tuple[list[Statement], frozenset[Path]]]:
-    """As `read`, with the other files of the project that say something of it: a trainer's class, or all of the
-    training, if a program only starts what it imports."""
+    """The statements of each training of a file, by the calls that make its arguments; several are alternatives. With
+    each are the other files of the project that say something of it: a trainer's class, or all of the training, if a
+    program only starts what it imports."""
     if not INTERESTING.search(document.text) and not (follow and len(document.text) < SHORT):
         return []
     module = modules.parsed(document)
@@ -90,7 +86,7 @@ def _of_module(module: SourceFile, follow: bool) -> list[tuple[list[Statement], 
 
 
 def _trainers(module: SourceFile, calls: Sequence[Call]) -> list[TrainerClass]:
-    """What the trainers of a program are made of: those that it makes whatever a condition says, or else any; or
+    """The trainer classes of a program: those that it makes whatever a condition says, or else any; or
     those that a variable stands for."""
     known: Known = {}
     defined, nodes = module.classes, [*ast.walk(module.tree)]
@@ -150,7 +146,7 @@ def _makes_arguments(call: Call) -> bool:
 def _training(
     document: Document, call: Call, adapters: Sequence[Call], trainers: Sequence[TrainerClass]
 ) -> Iterator[Statement]:
-    """What the arguments of a training say, with the adapter of its file, and the trainer by what its class is made
+    """The statements of a training's arguments, with the adapter of its file, and the trainer by what its class is made
     of."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
@@ -175,7 +171,7 @@ def _training(
 
 
 def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Statement]:
-    """What the only Accelerator of a file and its plugins say."""
+    """The statements of the only Accelerator of a file and its plugins."""
     made = [call for call in calls if call.name == "Accelerator"]
     if len(made) != 1:
         return
@@ -190,7 +186,7 @@ def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Stateme
 
 
 def _plugin(document: Document, plugin: Call) -> Iterator[Statement]:
-    """What a plugin for FSDP or DeepSpeed says; only the engine, where a setting of it isn't known."""
+    """The statements of a plugin for FSDP or DeepSpeed; only the engine, where a setting of it isn't known."""
     sharded = plugin.name == PLUGINS["fsdp_plugin"]
     kind = "FSDP" if sharded else "DEEPSPEED"
     config = Section(replace(document, lines=plugin.lines), plugin.known)
@@ -208,7 +204,8 @@ def _plugin(document: Document, plugin: Call) -> Iterator[Statement]:
 
 
 def assignments(document: Document, tree: ast.AST) -> Iterator[Statement]:
-    """What is set; of checkpointing the mode, where it is a literal and only asked for with checkpointing itself."""
+    """The assignments of a program; of checkpointing the mode, where it is a literal and only asked for with
+    checkpointing itself."""
     if not any(name in document.text for name in (*DECIDES, *METHODS)):
         return
     for node, tests in _nodes(tree):

@@ -63,7 +63,7 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
 
 
 def _of_any(content: Content, each: Sequence[Content]) -> Content:
-    """A config of which nothing names the program: for trainers of the project's own too, where it has any."""
+    """A config whose program nothing names: for trainers of the project's own too, where it has any."""
     makes = [statement for one in each if one.kind == "code" for statement in one.statements]
     if not any(statement.axis == "trainer" and OTHER_TRAINER in statement.values for statement in makes):
         return content
@@ -77,7 +77,7 @@ def _of_any(content: Content, each: Sequence[Content]) -> Content:
 def _versions(
     parts: Sequence[Content], versions: Sequence[Content], homes: Collection[Path], always: Collection[Content]
 ) -> list[Content]:
-    """What the files of versions ask for that hold for some parts; of a package, those in the innermost folder."""
+    """The contents with the versions that hold for some parts; of a package, those in the innermost folder."""
     above = {folder for part in parts for path in (part.path, *part.names) for folder in path.parents}
     given = [one for one in versions if one in always or one.path == Path()]
     alone = len(homes) == 1

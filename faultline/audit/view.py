@@ -31,7 +31,7 @@ RESTS = {"likely": " (some settings unknown)", "possible": " (if its open condit
 
 
 def value(project: Project, name: str) -> str:
-    """What is known of an axis, need or package."""
+    """The known value of an axis, need or package."""
     if name in project.versions:
         return project.versions[name].text or "any"
     values = project.left.get(name)
@@ -47,7 +47,7 @@ def value(project: Project, name: str) -> str:
 
 def holding(project: Project, name: str) -> str:
     """A condition that holds, with its places: ``checkpointing: reentrant (train.yaml:3)``."""
-    places = dict.fromkeys(place.where for place in project.sources.get(name, ()))
+    places = dict.fromkeys(place.without_text for place in project.sources.get(name, ()))
     return one_line(f"{label(name)}: {value(project, name)} ({few([*places])})")
 
 
@@ -176,7 +176,7 @@ def _matches(console: Console, findings: Sequence[AuditFinding], measured: Measu
 
 
 def _few_words(console: Console, findings: Sequence[AuditFinding]) -> None:
-    """What is only possible, each on a line, with what is open for its surest case on the next."""
+    """Print the findings that are only possible, each on a line, with what is open for its surest case on the next."""
     if findings:
         heading = f"{len(findings)} possible: each if what is open holds; --failure NAME has all of one"
         write_line(console, Text(heading, style="bold"))

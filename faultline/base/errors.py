@@ -16,7 +16,7 @@ FIRST = 10  # names, where all would be more than that
 
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What reading somebody's text may raise: it is no such text, has something else in it, or is nested too deeply."""
+"""The errors of reading somebody's text: it is no such text, has something else in it, or is nested too deeply."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -29,7 +29,8 @@ def terminate(*_: object) -> None:
 
 
 class FaultlineError(Exception):
-    """What this suite raises by intent, and so no fault of its own; raised in a rank, its report has the `kind`."""
+    """An error that this suite raises by intent, and so no fault of its own; raised in a rank, its report has the
+    `kind`."""
 
     kind = OTHER
 

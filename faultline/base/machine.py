@@ -1,4 +1,4 @@
-"""What a machine gives this process: processors and memory, less where a container or a batch system says so."""
+"""The processors and memory that a machine gives this process, less where a container or a batch system says so."""
 
 import itertools
 import os

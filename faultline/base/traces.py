@@ -39,7 +39,7 @@ LACKS = {
 
 
 def machine_remedy(error: BaseException) -> str:
-    """What to do where an error only says that this machine lacks room, files or the like; else empty.
+    """The remedy where an error only says that this machine lacks room, files or the like; else empty.
 
     Libraries hand on what the system said as a text.
     """

@@ -1,4 +1,4 @@
-"""What history.toml says: where a failure was reported, which releases began and fixed it, in which places."""
+"""The records of history.toml: where a failure was reported, which releases began and fixed it, in which places."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -103,7 +103,7 @@ def load(folder: Path) -> Failure:
 
 
 def complete(failure: Failure, place: str) -> Failure:
-    """What an author wrote, with every variant, and with the claims by their keys."""
+    """The failure that an author wrote, with every variant, and with the claims by their keys."""
     claims = dict(keyed(failure.claims, place))
     variants = every_variant(failure.variants, claims.values())
     modes = failure.checkpointing

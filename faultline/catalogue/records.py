@@ -21,7 +21,7 @@ CHANGEABLE = ("remedy", "variant", "strategy", "checkpointing", "precision", "st
 
 @dataclass(frozen=True)
 class Variant:
-    """What is run: the failure as it was reported (`broken`) or one claimed remedy.
+    """A training that is run: the failure as it was reported (`broken`) or one claimed remedy.
 
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
@@ -148,7 +148,7 @@ class Failure:
         return next((each.life for each in self.variants if each.name == variant), "straight")
 
     def described(self, variant: Variant) -> str:
-        """What a variant runs, in a line: in its author's words, or in those of the claim that proposes it."""
+        """A variant in a line: in its author's words, or in those of the claim that proposes it."""
         if variant.text:
             return variant.text
         exactly = [claim.text for claim in self.claims.values() if claim.swap.get("variant") == variant.name]

@@ -33,7 +33,7 @@ def sections(failure: Failure) -> dict[str, str]:
 
 
 def symptom_and_error(story: Mapping[str, str]) -> tuple[str, str]:
-    """What somebody with the failure sees: a story's first paragraph, and the error as it is on record, indented.
+    """The symptom and the error of a failure: a story's first paragraph, and the error as it is on record, indented.
 
     Empty where a story has none.
     """

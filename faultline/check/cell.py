@@ -114,7 +114,7 @@ def on_this_device(cell: Cell, judged: oracle.Judgement) -> oracle.Judgement:
 def not_resizable(
     target: CheckTarget, server: RankServer, cell: Cell, job: Job, judge: Callable[[Cell, Ended], oracle.Judgement]
 ) -> oracle.Judgement | None:
-    """What a resized life is where its halves can't be held against one process; None if they can.
+    """The judgement on a resized life whose halves can't be held against one process; None if they can.
 
     The mean of the losses of more ranks has to be that of fewer. It isn't where a loss depends on which rows are
     together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.

@@ -41,7 +41,7 @@ from faultline.stacks import environments
 
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """What each cell of a model did, and what is wrong with those that differ from a single process.
+    """The results of a model's cells, and the problems of those that differ from a single process.
 
     `str` is the answer of `faultline check`, as it is written to a file.
 
@@ -83,7 +83,7 @@ class CheckResult:
         return findings.groups(self.cells)
 
     def as_json(self) -> dict[str, object]:
-        """What ``--json`` prints; docs/check.md has the keys."""
+        """The answer of ``--json``; docs/check.md has the keys."""
         values: dict[str, object] = finite(view.as_json(self.cells, self.remedies))
         return values
 

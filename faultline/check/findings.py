@@ -34,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Group:
-    """What is wrong, in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
+    """A problem in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
     `either` those that have the same mechanism or show the same, where no more than that is known."""
 
     forms: tuple[Form, ...]
@@ -184,7 +184,7 @@ def _form(signature: str, alike: Sequence[tuple[Result, frozenset[Place]]]) -> F
 
 
 def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
-    """What is known of all forms of a failure: it is as sure as the least sure of them.
+    """The match of all forms of a failure: it is as sure as the least sure of them.
 
     One form that is more than its mechanism says that the others are too.
     """
@@ -197,7 +197,7 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
 
 
 def facts_of(results: Sequence[Result]) -> Facts:
-    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
+    """The facts of one process, on the rows of the most ranks, which differ the most; empty if there are none."""
     return max(results, key=lambda result: (bool(result.checked.facts), result.cell.world_size)).checked.facts
 
 

@@ -156,7 +156,7 @@ def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
 
 
 def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
-    """The failures that need one of these facts, and of which a cell does this there."""
+    """The failures that need one of these facts and have a cell with this outcome there."""
     fitting = [f for f in failures().values() if needed(f, names) and _is_measured(f, did, where)]
     fitting.sort(key=share_of_trainers)  # a model that is checked has none
     return tuple(_likely(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
@@ -226,7 +226,7 @@ def _is_measured(failure: Failure, did: Did, where: Place) -> bool:
 
 
 def compared_of(result: Result) -> list[str]:
-    """What a cell's comparison shows, but for what a loss with a backward pass of its own shows for another reason."""
+    """The facts of a cell's comparison; none for a loss with a backward pass of its own, which shows them anyway."""
     return [] if result.checked.facts.own_backward else [*result.checked.shows]
 
 

@@ -16,14 +16,14 @@ from faultline.report import remedies as listed
 from faultline.runs.results import Result
 
 AXES = {"strategy", "checkpointing", "precision"}
-"""What a remedy can change about any model's cell."""
+"""The axes that a remedy can change of any model's cell."""
 MEASURED = {
     "there": "",
     "there in other words": " that end with another error",
     "elsewhere": " elsewhere",
     "other words": " elsewhere that end with another error",
 }
-"""What is said of the scope of a remedy's cells (see `remedies.SCOPES`)."""
+"""The words for the scope of a remedy's cells (see `remedies.SCOPES`)."""
 
 
 @dataclass(frozen=True)

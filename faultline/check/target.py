@@ -1,4 +1,4 @@
-"""What is checked: somebody's function or config, read from the words of the command line."""
+"""The target of a check: somebody's function or config, read from the words of the command line."""
 
 import ast
 import hashlib
@@ -20,7 +20,8 @@ from faultline.ranks import job
 
 @dataclass(frozen=True)
 class CheckTarget:
-    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
+    """The target of a check: a function of a Python file, or a config (`function` is empty), with an adapter or
+    without.
 
     `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
     `sketched`, `together` and `units` are as in `job.Target`.
@@ -65,7 +66,7 @@ def target_name(build: Callable[[], object]) -> str:
 
 
 def takes_nothing(name: str, needed: Sequence[str]) -> str:
-    """What to say of a function that can't be called as it is."""
+    """The message for a function that can't be called as it is."""
     return (
         f"{plain(name)} is called without arguments, and needs {', '.join(map(plain, needed))}: give a function that"
         " takes none and returns the model, or (model, loss, batch)"

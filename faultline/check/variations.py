@@ -1,4 +1,4 @@
-"""What else a cell of a check is run against, or with, and what it agrees with."""
+"""Variations of a cell's run: against one process on all rows, or with other units of FSDP."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ BESIDE = {
     UNITS: "with the root as FSDP's only unit (--units root)",
     BLOCKS: "with each block as a unit of FSDP",
 }
-"""What else a cell is run against, or with."""
+"""The variations in words."""
 NOTHING = 1e-3  # of a loss: so much is rounding
 
 
@@ -30,8 +30,8 @@ def other_run(result: Result, what: str) -> Beside | None:
 
 
 def agreed_references(result: Result) -> tuple[str, ...]:
-    """What a cell that trains agrees with: the mean of the ranks' losses, one process on all rows, or both, which are
-    one where the loss is a mean over rows."""
+    """The references that a cell which trains agrees with: the mean of the ranks' losses, one process on all rows, or
+    both, which are one where the loss is a mean over rows."""
     others = {each.what: each.outcome for each in result.checked.beside if each.what in (SHARES, ROWS)}
     return tuple(what for what in (SHARES, ROWS) if others.get(what, Outcome.TRAINS) == Outcome.TRAINS)
 

@@ -153,7 +153,7 @@ def _with_what(results: Sequence[Result]) -> str:
 
 
 def _needed(results: Sequence[Result]) -> str:
-    """What it would take to know something of the strategies, where none could be run."""
+    """The reasons why no strategy could be run, or the option that asks for some."""
     others = [result for result in results if strategies.distributed(result.cell.strategy)]
     why = dict.fromkeys(cut(result.detail, DETAIL) for result in others or results if result.outcome == "impossible")
     return f"What stands against the others: {'; '.join(why)}." if why else "Ask for other strategies with --strategy."
@@ -232,7 +232,7 @@ def words(form: Form) -> list[list[Result]]:
 
 
 def titled(group: Group, match: Match) -> str:
-    """What is said behind the name of a known failure: not more than is known of a model that isn't the measured one,
+    """The words behind the name of a known failure: not more than is known of a model that isn't the measured one,
     and not another engine's story."""
     if match.mechanism:
         return f"the same mechanism: {match.mechanism}"
@@ -243,7 +243,7 @@ def titled(group: Group, match: Match) -> str:
 
 
 def command(target: str, options: Sequence[str], result: Result) -> str:
-    """What checks the target again in one cell."""
+    """The command that checks the target again in one cell."""
     words = ["faultline", "check", plain(target), *map(plain, options)]
     cell = result.cell
     words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]

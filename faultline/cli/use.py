@@ -54,7 +54,7 @@ def diagnose(
     """
     from faultline.diagnose import command
 
-    return command.run(command.AuditRequest(tuple(map(str, logs)), strategy, checkpointing, stack, json))
+    return command.run(command.DiagnoseRequest(tuple(map(str, logs)), strategy, checkpointing, stack, json))
 
 
 def check(
@@ -87,7 +87,7 @@ def check(
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 
-    request = command.AuditRequest(
+    request = command.CheckRequest(
         *(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json),
         resume=resume,
         export=str(export),
@@ -170,7 +170,7 @@ def export(
     """
     from faultline.export import command
 
-    return command.run(command.AuditRequest(options.cells(cell), str(output), force, markdown, run))
+    return command.run(command.Request(options.cells(cell), str(output), force, markdown, run))
 
 
 def is_safe(

@@ -26,8 +26,10 @@ from faultline.observations import measured, remedies, several
 from faultline.observations.matching import Hints, Match
 from faultline.stacks import requests
 
-NOT_NAMED = dict.fromkeys(("failure", "sure", "signature", "title", "mechanism", "fixed", "measured"), "")
-NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
+NOT_NAMED: dict[str, object] = dict.fromkeys(
+    ("failure", "sure", "signature", "title", "mechanism", "fixed", "measured"), ""
+)
+NO_LISTS: dict[str, object] = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 GIVEN = "the given text"  # in the place of a file's name
 _NAMED = re.compile(r"[/\\]|\.[A-Za-z]\w{0,7}$")  # a path, or a file's extension
 _CHINESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")  # which is written without blanks
@@ -55,7 +57,7 @@ class DiagnoseResult:
     @property
     def failure(self) -> str:
         """The name of the failure; empty if none is named."""
-        return self.diagnosis.named
+        return self.diagnosis.failure
 
     @property
     def sure(self) -> str:
@@ -63,8 +65,30 @@ class DiagnoseResult:
         return self.diagnosis.match.sure if self.diagnosis.match else ""
 
     def as_json(self) -> dict[str, object]:
-        """What ``--json`` prints; docs/diagnose.md has the keys."""
-        return _as_json(self.diagnosis, self.details)
+        """The answer of ``--json``; docs/diagnose.md has the keys."""
+        diagnosis, details = self.diagnosis, self.details
+        match, cause, hints, near = diagnosis.match, diagnosis.cause, diagnosis.hints, details.near
+        unnamed = NOT_NAMED | NO_LISTS | _together(diagnosis, details)
+        return {
+            "answer": diagnosis.answer,
+            **(_failure_keys(match, details) if match else unnamed),
+            "several": [_possible(each) for each in diagnosis.several],
+            "error": cause.text if cause else "",
+            "search": diagnosis.search,
+            "cause": _event_keys(cause) if cause else None,
+            "followed": [_event_keys(event) for event in diagnosis.events.events if event is not cause],
+            "silence": vars(diagnosis.silence) if diagnosis.silence else None,
+            "same_losses": vars(diagnosis.same) if diagnosis.same else None,
+            "warned": [_warned(warned) for warned in diagnosis.warned],
+            "alike": [
+                {"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in diagnosis.alike
+            ],
+            "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in details.seen],
+            "strategies": sorted(hints.strategies, key=strategies.names().index),
+            "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
+            "versions": hints.versions,
+            "then": {"date": near[0].name, "versions": dict(near[0].versions), "outcomes": near[1]} if near else {},
+        }
 
     def show(self, console: Console) -> None:
         view.show(console, self.diagnosis, self.details)
@@ -74,28 +98,6 @@ class DiagnoseResult:
 
     def __repr__(self) -> str:
         return f"DiagnoseResult({self.failure or self.answer!r}, sure={self.sure!r})"
-
-
-def _as_json(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
-    match, cause, hints, near = diagnosis.match, diagnosis.cause, diagnosis.hints, details.near
-    return {
-        "answer": diagnosis.answer,
-        **(_failure_keys(match, details) if match else {**NOT_NAMED, **NO_LISTS, **_together(diagnosis, details)}),
-        "several": [_possible(each) for each in diagnosis.several],
-        "error": cause.text if cause else "",
-        "search": diagnosis.search,
-        "cause": _event_keys(cause) if cause else None,
-        "followed": [_event_keys(event) for event in diagnosis.events.events if event is not cause],
-        "silence": vars(diagnosis.silence) if diagnosis.silence else None,
-        "same_losses": vars(diagnosis.same) if diagnosis.same else None,
-        "warned": [_warned(warned) for warned in diagnosis.warned],
-        "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in diagnosis.alike],
-        "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in details.seen],
-        "strategies": sorted(hints.strategies, key=strategies.names().index),
-        "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
-        "versions": hints.versions,
-        "then": {"date": near[0].name, "versions": dict(near[0].versions), "outcomes": near[1]} if near else {},
-    }
 
 
 def _failure_keys(match: Match, details: Details) -> Mapping[str, object]:
@@ -116,8 +118,8 @@ def _failure_keys(match: Match, details: Details) -> Mapping[str, object]:
     }
 
 
-def _together(diagnosis: Diagnosis, details: Details) -> Mapping[str, object]:
-    """What is known of several failures together: their mechanism, if they share one, and what helps against each."""
+def _together(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
+    """The keys of several failures together: their mechanism, if they share one, and what helps against each."""
     claims = [remedies.as_json(fate) for fate in details.fates]
     return {"mechanism": next((each.mechanism for each in diagnosis.several), ""), "claims": claims}
 
@@ -222,7 +224,7 @@ def _sentence(words: Sequence[str]) -> bool:
 
 
 def hints(request: DiagnoseRequest) -> Hints:
-    """What the options say of the run; raises UsageError for unknown names."""
+    """The hints that the options give; raises UsageError for unknown names."""
     selection = Selection.parse(strategy=request.strategy, checkpointing=request.checkpointing)
     check(failures(), selection)
     return Hints(

@@ -1,4 +1,4 @@
-"""What a log shows of its run: the strategy, the checkpointing mode, the versions."""
+"""The traces of a run in its log: the strategy, the checkpointing mode, the versions."""
 
 import functools
 import re
@@ -55,7 +55,8 @@ def _of_run() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def patterns() -> tuple[str, ...]:
-    """What strategies, modes and failures are known by. What spans lines is about an error's own traceback."""
+    """The patterns by which strategies, modes and failures are known. What spans lines is about an error's own
+    traceback."""
     tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
     conditions = [condition for table in tables for each in table.values() for condition in each.any_of]
     errors = [error for f in failures().values() for error in f.recognition.error.values()]
@@ -96,7 +97,8 @@ class Collector:
                 self.versions[name[1].lower()] = version[1]
 
     def hints(self, error: str) -> Hints:
-        """What the lines and an error's text with its traceback show of the run; a traceback outranks settings."""
+        """The strategy, mode and versions that lines and an error with its traceback show; a traceback outranks
+        settings."""
         traceback = error.splitlines()
         # Frames and messages show what ran; settings show what was asked for, which need not be what ran.
         ran = _first_match(table("MESSAGES", "FRAMES"), traceback) or _first_match(table("MESSAGES"), self.lines)

@@ -55,7 +55,7 @@ class Diagnosis:
         return NAMED if self.match else SEVERAL if self.several else NOT_THERE
 
     @property
-    def named(self) -> str:
+    def failure(self) -> str:
         """The name of the failure; empty if none is named."""
         return self.match.failure.name if self.match else ""
 
@@ -157,7 +157,7 @@ def _compiled(words: tuple[str, ...]) -> re.Pattern[bytes]:
 
 @dataclass(frozen=True)
 class Details:
-    """What is known beside a failure, or where none is named.
+    """Recorded runs beside an answer.
 
     reason    why a failure is no more than likely
     fates     remedies and what became of them
@@ -180,7 +180,7 @@ class Details:
 
 
 def details(diagnosis: Diagnosis) -> Details:
-    """What is known of an answer."""
+    """The recorded runs beside an answer."""
     match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
     if not match or not cause:
         names = {each.failure.name for each in diagnosis.several}

@@ -56,7 +56,7 @@ def typed(message: str) -> str | None:
 
 @store.view
 def _words() -> re.Pattern[str]:
-    """The pattern of the words of which a message has one in lower case, if it has those of an error."""
+    """The pattern of words: a message with an error's text has one of them in lower case."""
     words = needed(pattern.pattern for pattern, _ in _kinds())
     return re.compile(re.sub(r"(?<!\\)[A-Z]", lambda letter: letter[0].lower(), words))
 

@@ -1,4 +1,4 @@
-"""What one line of a log shows: an error, a signal, a rank, a time; and the words by which such lines are found."""
+"""The signs in one line of a log: an error, a signal, a rank, a time; and the words by which such lines are found."""
 
 import datetime
 import re
@@ -20,7 +20,7 @@ _LETTER = re.compile(rf"(?:{_EITHER}|\w)(?!\?)")
 
 
 def needed(patterns: Iterable[str]) -> str:
-    """The pattern of the words of which every line with one of the patterns has one."""
+    """The pattern of words: every line that one of the patterns matches has one of them."""
     return "|".join(sorted({word for pattern in patterns for word in _words(pattern)}))
 
 

@@ -1,4 +1,4 @@
-"""What logs without an error show of runs that learn nothing: no step has a gradient, or a library only warned."""
+"""Logs without an error, of runs that learn nothing: no step has a gradient, or a library only warned."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ SKIPS = "In fp16 a few such steps may be skipped, and the next ones have a numbe
 LONGEST = 4000  # characters of a line that are searched
 
 WRONGLY = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
-"""How cells end of which a warning is all that is seen."""
+"""The ends of cells that show no more than a warning."""
 
 NORM = re.compile(
     r"(?<!\w)grad_norm['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
@@ -64,7 +64,7 @@ class Silence:
 
     @property
     def skips(self) -> str:
-        """What else it may be, in words: steps that a loss scaler skips."""
+        """Another explanation: steps that a loss scaler skips."""
         return SKIPS if self.figure == GRAD_NORM and self.steps < FEWEST else ""
 
 

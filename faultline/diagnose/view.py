@@ -237,7 +237,7 @@ def _events(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _silent(console: Console, silence: Silence) -> None:
-    """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
+    """Print the failures that train without a gradient; no log shows which of many mistakes it is."""
     lines = f"{one_line(silence.file)}:{'-'.join(map(str, dict.fromkeys((silence.first, silence.last))))}"
     what = f"Many mistakes do that, so no failure is named. {silence.skips}".rstrip()
     write_line(console, f"  {lines}  {count(silence.steps, 'step')}. {what}")
@@ -283,7 +283,7 @@ def _lines_of(event: Event) -> str:
 
 
 def _place(diagnosis: Diagnosis) -> str:
-    """What is known of the run's place, where the error leaves it: ``zero2*, checkpointing reentrant``."""
+    """The place of the run as far as it is known: ``zero2*, checkpointing reentrant``."""
     where = diagnosis.match.where if diagnosis.match else frozenset()
     names = {strategy for strategy, _ in where} or diagnosis.hints.strategies
     modes = {mode for _, mode in where} or diagnosis.hints.modes

@@ -15,7 +15,7 @@ WIDEST = 16  # characters of a name that a text stands beside; longer ones stand
 
 
 def show_word(console: Console, words: Sequence[Word]) -> None:
-    """What is said of a word, once for each of its kinds."""
+    """Print the meaning of a word, once for each of its kinds."""
     for number, word in enumerate(words):
         if number:
             write_line(console)

@@ -121,11 +121,13 @@ def package(name: str) -> str:
     return str(constant(name, "PACKAGE", "torch"))
 
 
+@functools.cache
 def least_ranks(name: str) -> int:
     """How many ranks a strategy needs to be what its name says."""
     return int(constant(name, "RANKS", {}).get(name, 1))
 
 
+@functools.cache
 def usual_ranks(name: str) -> int:
     """The world size at which a strategy is run unless another is asked for."""
     return max(2, least_ranks(name)) if distributed(name) else 1

@@ -96,7 +96,7 @@ def test_prefixes_line_ends_and_noise_change_no_answer(part):
         (sample.name, same[:40])
         for sample in logs.pasted()[part::4]
         for same in forms(sample.log.decode())
-        if diagnosed(same).named != logs.answer_to(sample).named
+        if diagnosed(same).failure != logs.answer_to(sample).failure
     ]
 
 
@@ -170,7 +170,7 @@ def test_of_failures_with_one_mechanism_all_are_named(asked, log):
     assert all(entry["distinguished_by"] and entry["runs"] for entry in listed["several"])
     assert diagnosed(ENGINE + RELEASED, **place("zero2", "off")).answer == NOT_THERE, "ZeRO-2 releases nothing"
     one = diagnosed("LoraConfig(target_parameters=['experts.down_proj'])\n" + ENGINE + RELEASED)
-    assert (one.named, one.match.mechanism, one.several) == (names[0], "", ())
+    assert (one.failure, one.match.mechanism, one.several) == (names[0], "", ())
 
 
 def test_every_mechanism_is_told_apart_and_has_a_remedy_in_words_for_any_model():
@@ -206,10 +206,10 @@ model.norm.weight | MISMATCH | Reinit due to size mismatch - ckpt: {} vs model:{
 def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
     """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
     empty = diagnosed("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
-    assert empty.named == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
+    assert empty.failure == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
     assert {strategy for strategy, _ in empty.match.where} >= {"zero3", "zero3-offload"}
     for shapes in (("torch.Size([32000, 4096])", "torch.Size([0])"), ("torch.Size([3, 4])", "torch.Size([4, 4])")):
-        assert diagnosed(text.format(*shapes)).named == ""
+        assert diagnosed(text.format(*shapes)).failure == ""
     code, out, _ = asked("diagnose", log(text.format("torch.Size([0])", "torch.Size([32])")))
     assert code == 0 and "such a run left the checkpoint" in out
     assert "refuted      `ignore_mismatched_sizes=True`" in out
@@ -508,10 +508,10 @@ def test_of_chained_errors_the_last_that_is_known_is_the_answer():
     other = traceback("KeyError: 'x'")
     for text in (other + WHILE_HANDLED + traceback(TWICE), traceback(TWICE) + WHILE_HANDLED + other):
         answer = diagnosed(text)
-        assert answer.named == "zero_double_reduction" and "already been reduced" in answer.cause.text
+        assert answer.failure == "zero_double_reduction" and "already been reduced" in answer.cause.text
     neither = diagnosed(other + WHILE_HANDLED + traceback("ValueError: y"))
-    assert neither.named == "" and neither.search == "KeyError \"'x'\""
-    assert diagnosed(f"{other}\n{traceback(TWICE)}").named == "", "an error that only came later is of no chain"
+    assert neither.failure == "" and neither.search == "KeyError \"'x'\""
+    assert diagnosed(f"{other}\n{traceback(TWICE)}").failure == "", "an error that only came later is of no chain"
     assert diagnosed(traceback("ValueError: x of 3\nSaving the model")).search == 'ValueError "x of"'
 
 
