@@ -69,22 +69,15 @@ class Project:
         return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
 
 
-def read_project(paths: Sequence[str], environment: bool = False, python: str = "") -> Project:
-    """Read files and folders, and the active environment if that is asked for; the current folder if nothing is named.
-
-    `python` is another environment, or its interpreter.
-    Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
-    there is nothing to read.
-    """
-    return _project_of(*read_files(paths, environment, python))
-
-
 def read_recipes(
     paths: Sequence[str], environment: bool = False, python: str = ""
 ) -> tuple[Project, dict[str, Project]]:
-    """As `read_project`, with each set-up of a folder by its name, none where there is no more than one.
+    """The project in files and folders, in the active environment if that is asked for, in that of `python`, or in the
+    current folder if nothing is named; and each set-up of a folder by its name, none where there is no more than one.
 
-    Then the project is what all of them share. Files that are named belong together.
+    Where there are several, the project is what all of them share. Files that are named belong together.
+    Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
+    there is nothing to read.
     """
     contents, notes = read_files(paths, environment, python)
     named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
@@ -92,8 +85,8 @@ def read_recipes(
     shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
     each = recipes.recipes(contents, named) if folders and shared_alone else []
     if not each:
-        return _project_of(contents, notes), {}
-    whole, of_recipes = _project_of({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
+        return project_of(contents, notes), {}
+    whole, of_recipes = project_of({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
     times = Counter(key for project in of_recipes.values() for key in project.noted.places)
     more = Notes()
     for key, _ in times.most_common():
@@ -114,7 +107,8 @@ def _shared(each: Sequence[Recipe]) -> list[Content]:
     return [Content(pins=common, ignored=tuple(sorted(set.intersection(*ignored))))]
 
 
-def _project_of(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+def project_of(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+    """The project that files with these contents, by name, make together; with notes on others."""
     project = put_together([content for of_file in contents.values() for content in of_file])
     return replace(project, notes=(*notes, *project.notes), read=tuple(contents))
 

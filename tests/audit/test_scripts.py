@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.audit import python_calls, trainings
-from faultline.audit.project import read_project
 from faultline.projects.documents import Document
-from tests.support.projects import family, written
+from tests.support.projects import family, read_project, written
 
 VERL = "python3 -m verl.trainer.main_ppo data.n=1 +actor_rollout_ref"
 COMMANDS = {

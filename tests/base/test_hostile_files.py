@@ -7,7 +7,6 @@ import pytest
 from packaging.requirements import InvalidRequirement
 
 from faultline.audit import sarif, shell
-from faultline.audit.project import read_project
 from faultline.base import console, errors, traces
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.projects import documents, files, versions
@@ -16,6 +15,7 @@ from faultline.releases import units
 from faultline.runs import results, storage
 from faultline.stacks import environments, requests
 from tests.support.program import python
+from tests.support.projects import read_project
 
 DEEP = 100_000
 BRACKETS = "[" * DEEP + "]" * DEEP

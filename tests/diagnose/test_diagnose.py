@@ -116,7 +116,7 @@ def test_a_long_error_is_shown_as_whole_words_and_kept_whole():
     error = f"RuntimeError: {words}{'argument `find_unused_parameters=True` ' * 9}to"
     shown = printed(diagnosed(f"{error}\n"))
     assert re.search(r"RuntimeError: .* (?:argument|`find_unused_parameters=True`)…$", shown, re.MULTILINE)
-    assert command._as_json(diagnosed(f"{error}\n"), Details())["error"] == error
+    assert command.DiagnoseResult(diagnosed(f"{error}\n"), Details()).as_json()["error"] == error
 
 
 GOT_NONE = f"{UNUSED}\nParameters which did not receive grad for rank 0: "

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faultline.catalogue import loading
-from faultline.diagnose.command import _as_json
+from faultline.diagnose.command import DiagnoseResult
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, details
 from faultline.observations import measured, several
 from faultline.observations.matching import CERTAIN, LIKELY
@@ -216,7 +216,7 @@ def test_words_that_anything_raises_need_a_reason_to_be_one_of_several():
 def contradictions(answer):
     """What doesn't hold of an answer and holds of each, whatever the log is."""
     more = details(answer)
-    known = _as_json(answer, more)
+    known = DiagnoseResult(answer, more).as_json()
     named, listed, unknown = (known["answer"] == each for each in (NAMED, SEVERAL, NOT_THERE))
     holds = {
         "it is one of three answers": named + listed + unknown == 1,
