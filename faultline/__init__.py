@@ -8,20 +8,20 @@ if TYPE_CHECKING:
     from faultline.api import audit as audit
     from faultline.api import check as check
     from faultline.api import diagnose as diagnose
-    from faultline.audit.result import AuditResult as AuditResult
+    from faultline.audit.command import AuditResult as AuditResult
     from faultline.base.errors import FaultlineError as FaultlineError
     from faultline.base.errors import TargetFailed as TargetFailed
     from faultline.base.errors import Unavailable as Unavailable
     from faultline.base.errors import UsageError as UsageError
     from faultline.base.version import __version__ as __version__
-    from faultline.check.result import CheckResult as CheckResult
-    from faultline.diagnose.result import DiagnoseResult as DiagnoseResult
+    from faultline.check.command import CheckResult as CheckResult
+    from faultline.diagnose.command import DiagnoseResult as DiagnoseResult
 
 _PUBLIC = {
     **dict.fromkeys(("audit", "check", "diagnose"), "api"),
-    "AuditResult": "audit.result",
-    "CheckResult": "check.result",
-    "DiagnoseResult": "diagnose.result",
+    "AuditResult": "audit.command",
+    "CheckResult": "check.command",
+    "DiagnoseResult": "diagnose.command",
     **dict.fromkeys(("FaultlineError", "TargetFailed", "Unavailable", "UsageError"), "base.errors"),
     "__version__": "base.version",
 }

@@ -11,10 +11,10 @@ from faultline.base.errors import NotInstalled, Refused, UsageError
 from faultline.ranks import start
 
 if TYPE_CHECKING:
-    from faultline.audit.result import AuditResult
+    from faultline.audit.command import AuditResult
     from faultline.cells.selection import Selection
-    from faultline.check.result import CheckResult
-    from faultline.diagnose.result import DiagnoseResult
+    from faultline.check.command import CheckResult
+    from faultline.diagnose.command import DiagnoseResult
 
 Names = str | int | Sequence[str | int]
 """Values of an axis: ``"ddp,zero*"``, ``["ddp", "zero*"]``, or ``2``."""
@@ -65,12 +65,12 @@ def check(
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, not {workers}")
     cells = selection(strategies, checkpointing, precision, world, device)
-    named = target.written(build) if callable(build) else os.fspath(build)
+    named = target.target_name(build) if callable(build) else os.fspath(build)
     folders = target.search_path()
     cores = workers or machine.cores()
     try:
         return command.answer(
-            command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders, units=units)
+            command.CheckRequest(named, cells, lora, stack or TODAY, python or "", cores, path=folders, units=units)
         )
     except NotInstalled as error:
         raise NotInstalled(error.lacking, "name another environment with python=", "let stack= make one") from None
@@ -104,7 +104,7 @@ def diagnose(
     if isinstance(log, str) and not more:
         text = log if "\n" in log else command.pasted([log])
     logs = tuple(os.fspath(each) for each in (log, *more))
-    return command.answer(command.Request(logs, strategy, checkpointing, stack, text=text))
+    return command.answer(command.DiagnoseRequest(logs, strategy, checkpointing, stack, text=text))
 
 
 def audit(
@@ -125,7 +125,8 @@ def audit(
             raise UsageError(
                 f"a path is a text or a path, not a {type(each).__name__}: give several one after the other"
             )
-    return command.answer(command.Request(tuple(os.fspath(path) for path in paths), environment, python, everything))
+    files = tuple(os.fspath(path) for path in paths)
+    return command.answer(command.AuditRequest(files, environment, python, everything))
 
 
 def selection(

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
     from faultline.cells.cell import Cell
     from faultline.cells.selection import Selection
-    from faultline.check.result import CheckResult
-    from faultline.check.series import Series
+    from faultline.check.command import CheckResult, CheckSession
 
 MARK = "faultline"
 AXES = ("strategies", "checkpointing", "precision", "world")
 ABOUT = f"{MARK}({', '.join(AXES)}): train the model that this function returns, and compare with a single process"
 CALLED = "it is called in the ranks, where pytest isn't: build everything in it"
-SERIES = pytest.StashKey["Series"]()
+SERIES = pytest.StashKey["CheckSession"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,7 +79,7 @@ def items(collector: pytest.Module | pytest.Class, name: str, obj: Any, marks: S
     for mark in marks_of(obj):
         if mark.name in ("parametrize", "usefixtures"):
             raise UsageError(f"it can't have the mark {mark.name}; {CALLED}")
-    written = target.written(obj)
+    written = target.target_name(obj)
     cells = dict.fromkeys(cell for mark in marks for cell in command.selected(selection(mark)))
     return [
         CellItem.from_parent(
@@ -111,14 +110,14 @@ class Differs(AssertionError):
     """A cell doesn't do what a single process does; has the result of its check, and names it as its answer does."""
 
     def __init__(self, result: CheckResult) -> None:
-        from faultline.catalogue.outcomes import named
+        from faultline.catalogue.outcomes import outcome_text
 
         [entry] = result.cells
         signatures = [form.signature for group in result.problems for form in group.forms if form.signature]
         matches = [group.match for group in result.problems if group.match]
         self.signature = signatures[0] if signatures else entry.signature
         known = ", ".join(f"{match.sure} {match.failure.name}" for match in matches)
-        super().__init__(f"{named(entry.outcome, self.signature)}: {known or 'no known failure'}")
+        super().__init__(f"{outcome_text(entry.outcome, self.signature)}: {known or 'no known failure'}")
         self.result = result
 
 
@@ -171,11 +170,11 @@ class CellItem(pytest.Item):
         return self.path, self.obj.__code__.co_firstlineno - 1, self.name
 
 
-def series(config: pytest.Config) -> Series:
+def series(config: pytest.Config) -> CheckSession:
     """The rank server of this pytest process, which ends with the session."""
     if SERIES not in config.stash:
-        from faultline.check.series import Series
+        from faultline.check.command import CheckSession
 
-        config.stash[SERIES] = Series()
+        config.stash[SERIES] = CheckSession()
         config.add_cleanup(config.stash[SERIES].close)
     return config.stash[SERIES]

@@ -16,7 +16,7 @@ from faultline.base.packages import NEEDED, STACK, pinned
 from faultline.base.paths import REPROS, RESULTS, ROOT
 from faultline.base.text import count
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Rule
@@ -207,4 +207,4 @@ def change(rules: Sequence[Rule], entry: Result, old: Mapping[str, str]) -> str:
     before = expected.expect(rules, entry.cell, {**entry.stack, **old})
     if expected.verdict(before, *entry.did) == "expected":
         return ""
-    return f"{named(before.outcome, *before.signatures)} before, {entry.did} now"
+    return f"{outcome_text(before.outcome, *before.signatures)} before, {entry.did} now"

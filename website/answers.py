@@ -1,4 +1,4 @@
-"""What the entrance decides by, which is what `diagnose` decides by: errors, conditions, places, recorded texts."""
+"""The data that the entrance decides by, as `diagnose` does: errors, conditions, places, recorded texts."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -10,10 +10,10 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Condition
 from faultline.cells.cell import CHECKPOINTING
-from faultline.diagnose import alone, signs, silent
+from faultline.diagnose import messages, signs, silent
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
-from faultline.diagnose.prefixes import LAYERS, PREFIX
+from faultline.diagnose.lines import LAYERS, PREFIX
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
 from faultline.strategies.naming import Rows, mentioned, requests, traces
@@ -35,7 +35,7 @@ def data() -> dict[str, object]:
             for error in store.errors().values()
             if error.failure in failures() and _distinguished(failures()[error.failure], error.signature)
         ],
-        "beginnings": [(for_browser(pattern, "i"), kind) for pattern, kind in alone.beginnings().items()],
+        "beginnings": [(for_browser(pattern, "i"), kind) for pattern, kind in messages.beginnings().items()],
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
         "ran": _rows(traces()),
@@ -64,8 +64,8 @@ def data() -> dict[str, object]:
 
 
 def _silent() -> dict[str, object]:
-    """What theme/silent.js reads: what steps and warnings look like, and where failures are silent, by signature, today
-    and on any stack."""
+    """The data of theme/silent.js: what steps and warnings look like, and where failures are silent, by signature,
+    today and on any stack."""
     signatures = dict.fromkeys((*silent.WRONGLY, "unmoved", "nan"))
 
     def places(

@@ -18,7 +18,7 @@ from faultline.maintain import overview
 from faultline.maintain.overview import DOCS
 from faultline.report.page import template
 from faultline.report.run import ABSENT, SYMBOLS
-from website import dates, docs, downloads, facts, pages
+from website import docs, facts, pages
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
@@ -46,7 +46,7 @@ def run() -> int:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.parent.mkdir(exist_ok=True)
         shutil.move(made, FOLDER)
-    if without := [failure.name for failure in failures().values() if not downloads.report(failure).exists()]:
+    if without := [failure.name for failure in failures().values() if not pages.report_file(failure).exists()]:
         print(f"{count(len(without), 'page')} without a report for upstream: `faultline maintain reports` writes them")
     print(f"{FOLDER}/index.html: {len(list(FOLDER.rglob('*.html')))} pages")
     return EXIT_AS_EXPECTED
@@ -70,7 +70,7 @@ def write(source: Path) -> None:
             symbols=SYMBOLS,
             next=NEXT,
             version=__version__,
-            date=dates.pinned(),
+            date=facts.pinned_day(),
         ),
     )
     _put(

@@ -1,11 +1,13 @@
-"""What the site's pages show of failures and stacks, gathered from the catalogue and the observations."""
+"""The facts of failures and stacks on the site's pages, gathered from the catalogue, the observations and git."""
 
 import functools
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from faultline import strategies
 from faultline.base.packages import STACK, TODAY
+from faultline.base.paths import ROOT
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
@@ -14,7 +16,7 @@ from faultline.cells.claims import showing
 from faultline.cells.words import grouped, ordered
 from faultline.observations import history, measured, symptoms, verdicts
 from faultline.stacks import requests
-from website import answers, dates
+from website import answers
 
 GRAVEST = ("diverges", "misplaced", "crashes", "hangs", "raises", "trains")
 """Outcomes in which a failure may end, those without an error first."""
@@ -72,10 +74,10 @@ class Version:
 @functools.cache
 def stacks() -> dict[str, Version]:
     """Every stack that has a name, by that name: today's, then the months from the newest, then those of stacks/."""
-    known = [Version(TODAY, f"today ({dates.pinned()})", TODAY, measured.pinned())]
+    known = [Version(TODAY, f"today ({pinned_day()})", TODAY, measured.pinned())]
     months = {each.name: each for each in measured.months() if each.name != TODAY}
     known += [
-        Version(name, dates.titled(name, each.month), "month", dict(each.versions), each.month)
+        Version(name, stack_title(name, each.month), "month", dict(each.versions), each.month)
         for name, each in reversed(months.items())
     ]
     known += [
@@ -87,7 +89,7 @@ def stacks() -> dict[str, Version]:
 
 
 def grid(failure: Failure, stack: str) -> Grid:
-    """What the broken variants do on a stack."""
+    """The outcomes of the broken variants on a stack."""
     observed = {
         (cell.variant, cell.strategy, cell.checkpointing): did
         for cell, did in measured.outcomes(failure, stack).items()
@@ -105,7 +107,7 @@ def grid(failure: Failure, stack: str) -> Grid:
 
 @functools.cache
 def on_stacks(failure: Failure) -> dict[str, OnStack]:
-    """What is known of a failure's broken cells on each named stack, by its name."""
+    """A failure's broken cells on each named stack, by its name."""
     names = {each.month or each.name: each.name for each in stacks().values()}
     shown: dict[str, list[tuple[Cell, Did | None]]] = {}
     clear: dict[str, list[Cell]] = {}
@@ -160,18 +162,18 @@ def _family(strategy: str) -> str:
 
 
 def _end(cell: Cell, did: Did | None) -> str:
-    """What the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
+    """The key that the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
     return f"{did.outcome}/{symptoms.symptom(cell, did)}" if did else "/"
 
 
 def _place(failure: Failure, cell: Cell) -> str:
-    """What the entrance filters by, trainer, strategy, checkpointing and precision; then the variant."""
+    """The key that the entrance filters by: trainer, strategy, checkpointing and precision; then the variant."""
     trainer = failure.variant(cell.variant).trainer or "scenario"
     return "/".join((trainer, cell.strategy, cell.checkpointing, cell.precision, cell.variant))
 
 
 def entrance() -> dict[str, object]:
-    """What the entrance and the comparison run on: what answers are decided by, and on each stack, by number, the
+    """The data of the entrance and the comparison: what answers are decided by, and on each stack, by number, the
     places that show each failure, those that don't, where it shows in words, and how each of the first ends."""
     places: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -213,3 +215,20 @@ def entrance() -> dict[str, object]:
 
 def _under_test(stack: Version) -> dict[str, str]:
     return {name: stack.versions[name] for name in STACK if name in stack.versions}
+
+
+@functools.cache
+def pinned_day() -> str:
+    """The day by which today's stack was pinned, as git has it; without git, after which month's releases it is."""
+    asked = ("git", "log", "-1", "--format=%cs", "--", "requirements.txt")
+    try:
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        done = None
+    newest = [stack.month for stack in measured.months() if stack.month != TODAY][-1]
+    return done.stdout.strip() if done and done.stdout.strip() else f"after {newest}"
+
+
+def stack_title(name: str, month: str) -> str:
+    """A month's stack: its day, and its name if that is another, ``2025-03-01 (trl-0.15.2)``."""
+    return month if name == month else f"{month} ({name})"

@@ -1,8 +1,9 @@
-"""What each page of the site says: records for the templates, made from the facts and the stories."""
+"""The contents of the site's pages: records for the templates, made from the facts and the stories."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from markdown_it import MarkdownIt
 
@@ -11,21 +12,47 @@ from faultline.base.markdown import as_code
 from faultline.base.packages import TODAY
 from faultline.base.paths import REPROS
 from faultline.base.text import count, short_link
-from faultline.catalogue import stories
+from faultline.catalogue import Failure, stories
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.words import grouped
+from faultline.export.cell import place
+from faultline.export.emit import write
+from faultline.maintain import reports
 from faultline.observations import measured, symptoms, verdicts
 from faultline.report import failure as report_failure
 from faultline.report.remedies import worded
 from faultline.report.run import SYMBOLS
-from website import dates, docs, downloads, facts
-from website.downloads import Download
+from website import docs, facts
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
 RAISES = "raises an error"
 NOWHERE = "not on today's releases"
 ORDER = ("verified", "conditional", "refuted", "untested")
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of the site: its path below the site's folder, what its link says, and its content."""
+
+    name: str
+    text: str
+    content: str
+
+
+def downloads_of(failure: Failure) -> Iterator[Download]:
+    """A failure's files; the report only if `faultline maintain reports` wrote it."""
+    if cell := reports.shown(failure):
+        text = f"one file that shows it without Faultline ({cell.name})"
+        yield Download(f"files/{failure.name}.py", text, write(place(cell)))
+    if report_file(failure).exists():
+        text = report_file(failure).read_text(encoding="utf-8")
+        yield Download(f"reports/{failure.name}.md", "the report for upstream", text)
+
+
+def report_file(failure: Failure) -> Path:
+    """The file of a failure's report, if it was written."""
+    return reports.FOLDER / f"{failure.name}.md"
 
 
 @dataclass(frozen=True)
@@ -157,7 +184,7 @@ def searched(failure: catalogue.Failure) -> str:
 def failure(failure: catalogue.Failure) -> FailurePage:
     """The page of one failure."""
     story = {name: relinked(failure, text) for name, text in stories.sections(failure).items()}
-    sees = "\n\n".join(filter(None, stories.seen(story)))
+    sees = "\n\n".join(filter(None, stories.symptom_and_error(story)))
     story.pop("")
     record, _ = stories.split(story.pop("Record"))
     cause, run = story.pop("Cause"), story.pop("What is run")
@@ -185,7 +212,7 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         commands=(f"faultline show {failure.name}", *report_failure.commands(failure)),
         run=run,
         record=record,
-        files=[*downloads.of(failure)],
+        files=[*downloads_of(failure)],
     )
 
 
@@ -194,7 +221,7 @@ def relinked(failure: catalogue.Failure, text: str) -> str:
 
 
 def others(failure: catalogue.Failure) -> list[str]:
-    """What today's matrix has that is another failure, a sentence for each error."""
+    """The errors of today's matrix that are another failure's, a sentence for each."""
     under: dict[Did, list[str]] = {}
     grid = facts.grid(failure, TODAY)
     for line in grid.lines:
@@ -254,7 +281,7 @@ def stack(stack: facts.Version) -> StackPage:
         elif there:
             clear[each.name] = each.title
     intro = {
-        TODAY: f"The stack that Faultline pins, as of {dates.pinned()}, on which everything is measured.",
+        TODAY: f"The stack that Faultline pins, as of {facts.pinned_day()}, on which everything is measured.",
         "month": f"The newest releases of everything as of {stack.month}.",
         "pinned": "A stack that failures were reported on, or that an upgrade was tried with.",
     }[stack.kind]

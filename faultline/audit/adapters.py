@@ -1,4 +1,4 @@
-"""What training arguments say of adapters, such as LoRA."""
+"""Training arguments about adapters, such as LoRA."""
 
 from collections.abc import Iterator
 

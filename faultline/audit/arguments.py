@@ -1,4 +1,4 @@
-"""What a project's configs and training arguments say of its training."""
+"""The statements of a project's configs and training arguments about its training."""
 
 import functools
 import re
@@ -97,9 +97,9 @@ def trainers() -> frozenset[str]:
 
 
 def stated(section: Section, framework: str = "") -> Iterator[Statement]:
-    """What TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift say, as far as they are the
-    same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded from
-    others that it might overrule."""
+    """The statements of TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift, as far as they
+    are the same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded
+    from others that it might overrule."""
     yield from defaults.stated(section, framework)
     for read_part, keys in PARTS.items():
         if section.unknown.isdisjoint(keys):
@@ -107,7 +107,7 @@ def stated(section: Section, framework: str = "") -> Iterator[Statement]:
     trainer = [*_trainer(section)] if section.unknown.isdisjoint(TRAINER_KEYS) else []
     left = trainers().intersection(*(statement.values for statement in trainer))
     file = one_line(section.document.name)
-    named = left & _named(re.findall(r"[a-z0-9]+", file.lower()))
+    named = left & _trainers_named(re.findall(r"[a-z0-9]+", file.lower()))
     if trainer and named and named != left and all(each.shared for each in trainer):
         place = replace(section.document.place(1), text="by its name")
         trainer.append(Statement("trainer", named, place, shared=True))
@@ -158,12 +158,12 @@ def _fsdp(section: Section) -> Iterator[Statement]:
     """FSDP, whose config may be a table or a file of its own, or one that ms-swift knows by name."""
     fsdp, named = section.get("fsdp"), section.get("fsdp_config")
     if isinstance(fsdp, str) and fsdp in presets():
-        yield Statement("strategy", engines.family(*presets()[fsdp]), section.source("fsdp"))
+        yield Statement("strategy", engines.strategies_like(*presets()[fsdp]), section.source("fsdp"))
         return
     words = fsdp.split() if isinstance(fsdp, str) else [str(each) for each in fsdp] if isinstance(fsdp, list) else []
     if not ((words and truth(fsdp) is not False) or truth(fsdp) or "fsdp_version" in section.data):
         return
-    config = (engines.beside(section.document, named) if isinstance(named, str) else None) or section.section(
+    config = (engines.named_config(section.document, named) if isinstance(named, str) else None) or section.section(
         "fsdp_config"
     )
     if "fsdp_version" in section.data:
@@ -210,7 +210,9 @@ def _trainer(section: Section) -> Iterator[Statement]:
         return
     for key, words in TRAINERS_BY_SETTING.items():
         if key in section.data:
-            yield Statement("trainer", _named(words.replace("_", "").split()), section.source(key), shared=True)
+            yield Statement(
+                "trainer", _trainers_named(words.replace("_", "").split()), section.source(key), shared=True
+            )
 
 
 def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement:
@@ -224,21 +226,21 @@ def of_release(statement: Statement, packages: Mapping[str, Range]) -> Statement
         return replace(
             statement,
             values=statement.before if asked.below(Version(first)) else statement.values | statement.before,
-            source=statement.source.also(f"which {package} sets since {first}"),
+            source=statement.source.with_text(f"which {package} sets since {first}"),
         )
     left = statement.values - {name for name, first in SINCE.items() if asked.below(first)}
     if not statement.shared or not left or left == statement.values:
         return statement
-    return replace(statement, values=left, source=statement.source.also(f"with trl{asked.text}"))
+    return replace(statement, values=left, source=statement.source.with_text(f"with trl{asked.text}"))
 
 
 def called(name: str) -> frozenset[str]:
     """The catalogue's trainers of a name, as people write it; it runs some in several ways, each with its own name."""
     text = re.sub(r"[\W_]", "", name).lower()
-    return _named([text.removesuffix("trainer") or text])  # transformers' own has no other name
+    return _trainers_named([text.removesuffix("trainer") or text])  # transformers' own has no other name
 
 
-def _named(words: Iterable[str]) -> frozenset[str]:
+def _trainers_named(words: Iterable[str]) -> frozenset[str]:
     names = {*words}
     results = frozenset(t for t in trainers() - OTHER if t.removesuffix("_on_policy").replace("_", "") in names)
     return results | (OTHER & names)

@@ -8,8 +8,8 @@ from packaging.version import Version
 from faultline import strategies
 from faultline.audit.arguments import trainers
 from faultline.audit.engines import NO, OTHER_TRAINER, YES
+from faultline.audit.open_conditions import Open, unmeasured
 from faultline.audit.project import Project
-from faultline.audit.undecided import Open, unmeasured
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """A failure that nothing known of a project excludes; the surest case first.
 
     Of several `recipes` of which this is said alike, `project` is the first, and `alike` what is said of each.
@@ -64,7 +64,7 @@ class Finding:
     cases: tuple[Case, ...]
     project: Project = field(default_factory=Project)
     recipes: tuple[str, ...] = ()
-    alike: tuple["Finding", ...] = ()
+    alike: tuple["AuditFinding", ...] = ()
 
     @property
     def certain(self) -> bool:
@@ -82,22 +82,22 @@ class Finding:
         return "certain" if self.certain else "likely" if self.applies else "possible"
 
 
-def findings(project: Project) -> list[Finding]:
+def findings(project: Project) -> list[AuditFinding]:
     """Every failure that nothing known excludes, the surest first."""
     reported = (each for each in failures().values() if project.ignored.isdisjoint((each.name, each.id)))
     return surest_first(match for failure in reported if (match := finding(failure, project)))
 
 
-def surest_first(matches: Iterable[Finding]) -> list[Finding]:
+def surest_first(matches: Iterable[AuditFinding]) -> list[AuditFinding]:
     """Findings in the order in which they are shown."""
     return sorted(matches, key=lambda match: (doubt(match.cases[0]), match.failure.name))
 
 
-def finding(failure: Failure, project: Project) -> Finding | None:
-    """What a project has of one failure; None if something known excludes it."""
+def finding(failure: Failure, project: Project) -> AuditFinding | None:
+    """The cases of one failure that a project leaves; None if something known excludes it."""
     broken = [variant for variant in failure.variants if variant.broken]
     cases = [case for variant in broken if (case := _case(failure, variant, project))]
-    return Finding(failure, tuple(sorted(_together(cases), key=doubt)), project) if cases else None
+    return AuditFinding(failure, tuple(sorted(_together(cases), key=doubt)), project) if cases else None
 
 
 def doubt(case: Case) -> tuple[bool, bool, int]:
@@ -154,7 +154,7 @@ def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list
     if left == {variant.trainer}:
         return ["trainer"], []
     if variant.any_trainer and OTHER_TRAINER not in left:
-        return [], [Open(("trainer",), f"one that behaves like {_named([variant])} {BELOW}")]
+        return [], [Open(("trainer",), f"one that behaves like {_trainer_names([variant])} {BELOW}")]
     return [], [Open(("trainer",), "")]  # in words once it is known which variants are alike
 
 
@@ -192,7 +192,7 @@ def _by_default(need: str, project: Project) -> bool:
 def _undecided(
     failure: Failure, variant: Variant, shown: Sequence[Cell], among: Sequence[Cell], project: Project
 ) -> list[Open]:
-    """The axes of which the project leaves a value that isn't known to show the failure, and the values that do."""
+    """An open condition for each axis where the project leaves values that aren't known to show the failure."""
     run = {cell.checkpointing for cell in measured.outcomes(failure) if cell.variant == variant.name}
     by_axis = {
         "strategy": [
@@ -210,7 +210,7 @@ def _undecided(
     product = [cell for cell in among if all(getattr(cell, axis) in shows[axis] for axis in AXES)]
     if len(product) > len(shown):  # no axis by itself says where
         return [Open(differ or ("strategy", "checkpointing"), in_words(shown, among))]
-    return [Open((axis,), _listed(axis, shows[axis])) for axis in differ]
+    return [Open((axis,), _axis_values(axis, shows[axis])) for axis in differ]
 
 
 def _covers(name: str, shown: Sequence[Cell], among: Sequence[Cell]) -> bool:
@@ -226,7 +226,7 @@ def _in_precision(precision: str, shown: Sequence[Cell], among: Sequence[Cell]) 
     return precision in {cell.precision for cell in shown} or (precision == "bf16" and precision not in ran)
 
 
-def _listed(axis: str, values: Collection[str]) -> str:
+def _axis_values(axis: str, values: Collection[str]) -> str:
     """Values of an axis in few words."""
     if axis == "strategy":
         return grouped(values, ())
@@ -280,17 +280,17 @@ def _together(cases: Sequence[Case]) -> list[Case]:
     ]
 
 
-def _named(variants: Sequence[Variant]) -> str:
+def _trainer_names(variants: Sequence[Variant]) -> str:
     """The measured trainers; `trainer` is transformers' own, which the others are built on."""
     names = [variant.trainer for variant in variants if variant.trainer]
     return " or ".join("transformers' own" if name == "trainer" else f"TRL's {name}" for name in names)
 
 
-def wanted(case: Case, condition: Open) -> str:
-    """What an open condition asks for."""
+def wanted_text(case: Case, condition: Open) -> str:
+    """An open condition in words."""
     if condition.wanted or condition.about != ("trainer",):
         return condition.wanted
     if not any(variant.trainer for variant in case.variants):
         return "another one, or a loop of your own"
     others = any(variant.any_trainer for variant in case.variants)
-    return _named(case.variants) + (f", or another one {BELOW}" if others else "")
+    return _trainer_names(case.variants) + (f", or another one {BELOW}" if others else "")

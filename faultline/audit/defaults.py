@@ -1,4 +1,4 @@
-"""What training frameworks set where nobody does, by their releases: read from defaults.toml, which has the sources."""
+"""The defaults of training frameworks, by their releases: read from defaults.toml, which has the sources."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline import strategies
-from faultline.audit.engines import Statement, truth
+from faultline.audit.engines import Default, Statement
 from faultline.base.text import matches
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
@@ -17,32 +17,6 @@ from faultline.projects.documents import Section, Table
 
 TABLE = Path(__file__).with_name("defaults.toml")
 TRANSFORMERS = "transformers"
-ANYTHING = "*"
-"""Stands among the unknown keys of a section for settings of any name, such as those of ``**arguments``."""
-
-
-@dataclass(frozen=True)
-class Default:
-    """What a framework leaves of an axis in some of its releases, under some strategies, where nobody says it."""
-
-    framework: str
-    package: str
-    axis: str
-    values: frozenset[str]
-    versions: str
-    source: str
-    strategies: tuple[str, ...] = ()
-    when: tuple[str, ...] = ()
-    unless: tuple[str, ...] = ()
-
-    def holds_for(self, section: Section) -> bool:
-        """Whether the settings of a section leave it at that."""
-        given = section.data.keys() | section.unknown
-        if self.axis == "checkpointing" and "gradient_checkpointing" in section.unknown:
-            return False
-        return all(truth(section.get(key)) or (key == "rl" and section.get(key)) for key in self.when) and not (
-            given & {*self.unless, ANYTHING}
-        )
 
 
 @dataclass(frozen=True)
@@ -108,11 +82,11 @@ def stated(section: Section, framework: str = "") -> Iterator[Statement]:
                 yield Statement(default.axis, default.values, place, default=default)
 
 
-def left(
+def values_left(
     statements: Iterable[Statement], axis: str, placed: Collection[str] | None, packages: Mapping[str, Range]
 ) -> tuple[frozenset[str], list[Statement]]:
-    """What defaults leave of an axis where training is placed under these strategies, None if it isn't known which; and
-    the statements that say it. Nothing where they say nothing of some strategy."""
+    """The values that defaults leave of an axis under these strategies, None if it isn't known which; and the
+    statements that say it. Nothing where they say nothing of some strategy."""
     fitting = [
         statement
         for statement in statements
@@ -127,10 +101,10 @@ def left(
             return frozenset(), []
         values = values.union(*(each.values for each in here))
         used += here
-    return values, [_named(each) for each in dict.fromkeys(used)]
+    return values, [_with_framework(each) for each in dict.fromkeys(used)]
 
 
-def _named(statement: Statement) -> Statement:
+def _with_framework(statement: Statement) -> Statement:
     default = statement.default
     text = f"{'/'.join(sorted(statement.values))} by default of {default.framework}" if default else ""
     return replace(statement, source=replace(statement.source, text=text))

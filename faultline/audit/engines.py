@@ -1,10 +1,10 @@
-"""What configs say of the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
+"""The statements of configs about the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -13,9 +13,6 @@ from faultline.cells.cell import PRECISIONS
 from faultline.projects import files
 from faultline.projects.documents import Document, Place, Section
 from faultline.strategies.naming import asked_for, configured, presets, within
-
-if TYPE_CHECKING:
-    from faultline.audit.defaults import Default
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 OTHER_TRAINER = "another"
@@ -33,6 +30,32 @@ AUTO_CLIPPING = "0.30.0"  # the first accelerate that writes `gradient_clipping:
 NO_STAGE = "not a stage (0, 1, 2 or 3), so it could be any"
 DEEPSPEED = asked_for(["distributed_type: DEEPSPEED"])
 """Any strategy of its engine, as a pattern."""
+ANYTHING = "*"
+"""Stands among the unknown keys of a section for settings of any name, such as those of ``**arguments``."""
+
+
+@dataclass(frozen=True)
+class Default:
+    """The values that a framework leaves of an axis in some releases, under some strategies, where nobody states it."""
+
+    framework: str
+    package: str
+    axis: str
+    values: frozenset[str]
+    versions: str
+    source: str
+    strategies: tuple[str, ...] = ()
+    when: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    def holds_for(self, section: Section) -> bool:
+        """Whether the settings of a section leave it at that."""
+        given = section.data.keys() | section.unknown
+        if self.axis == "checkpointing" and "gradient_checkpointing" in section.unknown:
+            return False
+        return all(truth(section.get(key)) or (key == "rl" and section.get(key)) for key in self.when) and not (
+            given & {*self.unless, ANYTHING}
+        )
 
 
 @dataclass(frozen=True)
@@ -51,17 +74,17 @@ class Statement:
     shared: bool = False
     since: tuple[str, str] = ("", "")
     before: frozenset[str] = frozenset()
-    default: "Default | None" = None
+    default: Default | None = None
 
 
-def family(*patterns: str) -> frozenset[str]:
+def strategies_like(*patterns: str) -> frozenset[str]:
     """The strategies that match a pattern."""
     return frozenset(name for name in strategies.names() if matches(name, patterns))
 
 
 def of_engine(kind: str) -> frozenset[str]:
     """The strategies of an engine, as accelerate's `distributed_type` names it."""
-    return family(*asked_for([f"distributed_type: {kind}"]))
+    return strategies_like(*asked_for([f"distributed_type: {kind}"]))
 
 
 def truth(value: object) -> bool | None:
@@ -74,7 +97,7 @@ def accelerate(config: Section) -> Iterator[Statement]:
     value, source = config.get("distributed_type"), config.source("distributed_type")
     kind = "" if value is None else str(value).upper().rpartition(".")[2]
     if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
-        yield Statement("strategy", family(*presets()["single_gpu"]), source)
+        yield Statement("strategy", strategies_like(*presets()["single_gpu"]), source)
     elif kind == "FSDP":
         yield from fsdp(config.section("fsdp_config"), source, default=1, replicas=replicas(config))
     elif kind == "DEEPSPEED":
@@ -90,12 +113,12 @@ def accelerate_named(arguments: Section, key: str) -> Iterator[Statement]:
     """An accelerate config that TRL's command line is given: one of TRL's by name, or a file."""
     name = arguments.get(key)
     if name in presets():
-        yield Statement("strategy", family(*presets()[name]), arguments.source(key))
-    elif config := beside(arguments.document, name):
+        yield Statement("strategy", strategies_like(*presets()[name]), arguments.source(key))
+    elif config := named_config(arguments.document, name):
         yield from accelerate(config)
 
 
-def beside(document: Document, name: str) -> Section | None:
+def named_config(document: Document, name: str) -> Section | None:
     """A config that a file names; None if there isn't one."""
     for path, shown in located(document, name):
         try:
@@ -160,9 +183,9 @@ def fsdp(
         )
     )
     if "2" in possible and replicas:
-        where = where.also(str(replicas))
+        where = where.with_text(str(replicas))
     if "1" in possible and sharding in keys:
-        where = where.also(str(config.source(keys[sharding])))
+        where = where.with_text(str(config.source(keys[sharding])))
     note = "" if names else "this way to shard was not measured"
     if truth(get("offload_params", get("cpu_offload"))):
         note = "FSDP with offloaded parameters was not measured, only without"
@@ -185,22 +208,22 @@ def deepspeed_plugin(config: Section, source: Place) -> Iterator[Statement]:
         if "gradient_clipping" in config.data:
             yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
         else:
-            source = config.source("zero_stage").also("without gradient_clipping")
+            source = config.source("zero_stage").with_text("without gradient_clipping")
             yield Statement(NOT_CLIPPED, NO, source, since=("accelerate", AUTO_CLIPPING), before=YES)
         yield from accumulation(config)
     else:
-        yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE if stage else "")
+        yield Statement("strategy", strategies_like(*DEEPSPEED), source, NO_STAGE if stage else "")
 
 
 def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
     """A DeepSpeed config that another file names; if it isn't there, its name may say the stage."""
     name = str(config.get(key))
-    if named := beside(config.document, name):
+    if named := named_config(config.document, name):
         yield from deepspeed(named)
         return
     asked = asked_for([name])
     pattern = asked if asked and within(asked, DEEPSPEED) else DEEPSPEED
-    yield Statement("strategy", family(*pattern), config.source(key))
+    yield Statement("strategy", strategies_like(*pattern), config.source(key))
 
 
 def _number(value: object) -> int:
@@ -221,18 +244,18 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         offload = [part for part, device in devices.items() if _offloaded(device)]
         if bucket is not None and not offload:
             small = ", which makes buckets smaller than the model" if bucket == "auto" and int(stage) else ""
-            source = source.also(f"{zero.source('reduce_bucket_size')}{small}")
+            source = source.with_text(f"{zero.source('reduce_bucket_size')}{small}")
         hpz = _number(zero.get("zero_hpz_partition_size"))
         if hpz > 1 and stage == "3":
-            source = source.also(str(zero.source("zero_hpz_partition_size")))
+            source = source.with_text(str(zero.source("zero_hpz_partition_size")))
         names = configured(zero_stage=int(stage), offload=offload, bucket=bucket, hpz=hpz)
         yield Statement("strategy", names, source)
     else:
-        yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE)
+        yield Statement("strategy", strategies_like(*DEEPSPEED), source, NO_STAGE)
     if "gradient_clipping" in config.data:
         yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
     else:
-        source = config.source("zero_optimization").also("without gradient_clipping")
+        source = config.source("zero_optimization").with_text("without gradient_clipping")
         yield Statement(NOT_CLIPPED, YES, source)
     yield from accumulation(config)
     for name in ("bf16", "fp16"):

@@ -1,6 +1,6 @@
-"""What was measured of a case: cells that show it, remedies, and commands that repeat it."""
+"""The measurements of a case: cells that show it, remedies, and commands that repeat it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -8,7 +8,7 @@ from packaging.version import Version
 from faultline.audit.conditions import Case
 from faultline.base.packages import TODAY
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.observations import history, measured, releases, remedies
@@ -41,8 +41,12 @@ class Observed:
     commands: tuple[str, ...]
 
 
+Measured = Mapping[str, Sequence[Observed]]
+"""The evidence of each case of a finding, by the name of its failure."""
+
+
 def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Observed:
-    """What was measured of a case, with the pinned release of a package if remedies do otherwise with it."""
+    """The measurements of a case, with the pinned release of a package if remedies do otherwise with it."""
     outcomes = measured.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, cell, outcomes[cell])]
     past = [sample for cell in case.shown for sample in history.of(failure, cell)]
@@ -59,7 +63,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
         of_stacks=len(dates),
         last=max(showed & dates, default=""),
         pinned=tuple(sorted(showed & {*requests.named()} - {TODAY})),
-        outcomes=tuple(sorted(named(*each) for each in seen)),
+        outcomes=tuple(sorted(outcome_text(*each) for each in seen)),
         remedies=tuple(fates),
         measured=tested,
         whose=whose,

@@ -1,4 +1,4 @@
-"""What verl takes from the words of its Hydra commands, as `+actor_rollout_ref.actor.strategy=fsdp2`, and from YAML."""
+"""The settings of verl: words of its Hydra commands, as `+actor_rollout_ref.actor.strategy=fsdp2`, and YAML."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,8 @@ def _flat(data: Table, *above: str) -> Iterator[tuple[tuple[str, ...], object]]:
 
 
 def stated(settings: Settings) -> Iterator[Statement]:
-    """What settings say of the actor, or of the model that is fine-tuned; nothing where they are none of verl's."""
+    """The statements of settings about the actor, or the model that is fine-tuned; nothing where they are none of
+    verl's."""
     sft = "model.partial_pretrain" in settings or "engine" in settings
     for engine, model in PARTS if sft else PARTS[:1]:
         if keys := [key for key in settings if key.partition(".")[0] == engine.partition(".")[0]]:

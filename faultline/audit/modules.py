@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faultline.base.content import real
 from faultline.base.errors import UsageError
+from faultline.base.paths import real
 from faultline.base.text import one_line
 from faultline.projects import files
 from faultline.projects.documents import Document
@@ -22,7 +22,7 @@ ARGUMENTS = re.compile(r"(?:TrainingArguments|Trainer)$")
 
 
 @dataclass(frozen=True)
-class Module:
+class SourceFile:
     """A file of code, parsed.
 
     `imports` has, by the name that it has here, what is imported: the levels above, the module, and its name there.
@@ -37,7 +37,7 @@ class Module:
     arguments: bool
 
 
-def parsed(document: Document) -> Module | None:
+def parsed(document: Document) -> SourceFile | None:
     """The code of a file; None for what isn't Python, or is too long or too deep for its parser."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of the code's own texts
@@ -47,7 +47,7 @@ def parsed(document: Document) -> Module | None:
         return None
 
 
-def _module(document: Document, tree: ast.Module) -> Module:
+def _module(document: Document, tree: ast.Module) -> SourceFile:
     imports: dict[str, tuple[int, str, str]] = {}
     classes: dict[str, tuple[str, ...]] = {}
     arguments = False
@@ -61,7 +61,7 @@ def _module(document: Document, tree: ast.Module) -> Module:
         elif isinstance(node, ast.Attribute):
             arguments = arguments or bool(ARGUMENTS.search(node.attr))
     arguments = arguments or any(ARGUMENTS.search(name) for _, _, name in imports.values())
-    return Module(document, tree, imports, classes, arguments)
+    return SourceFile(document, tree, imports, classes, arguments)
 
 
 def name_of(node: ast.expr) -> str:
@@ -69,7 +69,7 @@ def name_of(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def located(module: Module, name: str) -> tuple[Module, str] | None:
+def located(module: SourceFile, name: str) -> tuple[SourceFile, str] | None:
     """The file of the project that a name is imported from, and its name there; None for one of a library's."""
     level, where, original = module.imports.get(name, (0, "", ""))
     for each in (f"{where}.{original}", where) if where or level else ():
@@ -97,7 +97,7 @@ def _file(document: Document, level: int, dotted: str) -> tuple[Path, str] | Non
 
 
 @functools.lru_cache(1000)
-def _read(path: Path, name: str, changed: int) -> Module | None:
+def _read(path: Path, name: str, changed: int) -> SourceFile | None:
     """A file of code as it is since it was `changed`."""
     try:
         return parsed(files.read(path, name))
@@ -106,7 +106,7 @@ def _read(path: Path, name: str, changed: int) -> Module | None:
 
 
 @dataclass(frozen=True)
-class Made:
+class TrainerClass:
     """The trainer of a `library` that a class is made of, if it is a `subclass`, and the files that say so; no name
     for a class of another kind."""
 
@@ -116,33 +116,33 @@ class Made:
     paths: tuple[Path, ...] = ()
 
 
-Known = dict[tuple[Path, str], Made]
+Known = dict[tuple[Path, str], TrainerClass]
 
 
-def made_of(module: Module, name: str, known: Known, depth: int = 0) -> Made:
-    """What a class is made of in the end; `known` gets what each class on the way is made of."""
+def made_of(module: SourceFile, name: str, known: Known, depth: int = 0) -> TrainerClass:
+    """The trainer that a class is derived from; `known` gets that of each class on the way."""
     key = module.document.path, name
     if key not in known and depth <= DEEPEST:
-        known[key] = Made()  # where it leads back to itself
+        known[key] = TrainerClass()  # where it leads back to itself
         known[key] = _made_of(module, name, known, depth)
-    return known.get(key, Made())
+    return known.get(key, TrainerClass())
 
 
-def _made_of(module: Module, name: str, known: Known, depth: int) -> Made:
+def _made_of(module: SourceFile, name: str, known: Known, depth: int) -> TrainerClass:
     if name in module.classes:
         bases = (made_of(module, base, known, depth + 1) for base in module.classes[name] if base != name)
-        return next((replace(base, subclass=True) for base in bases if base.name), Made())
+        return next((replace(base, subclass=True) for base in bases if base.name), TrainerClass())
     if where := located(module, name):
         made = made_of(*where, known, depth + 1)
         return replace(made, paths=(where[0].document.path.resolve(), *made.paths))
     _, library, original = module.imports.get(name, (0, "", ""))
     original, library = original or name, library.partition(".")[0]
     if library == "transformers" and TRAINER.search(original):  # such as its Seq2SeqTrainer
-        return Made("Trainer", library, subclass=original != "Trainer")
-    return Made(original, library) if TRAINER.search(original) else Made()
+        return TrainerClass("Trainer", library, subclass=original != "Trainer")
+    return TrainerClass(original, library) if TRAINER.search(original) else TrainerClass()
 
 
-def starts(module: Module) -> Iterator[Module]:
+def starts(module: SourceFile) -> Iterator[SourceFile]:
     """The files of the project with the functions that a program imports and calls outside of its own functions."""
     outside = [node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
     called = {

@@ -1,4 +1,4 @@
-"""What is known of a training project: the statements of its files put together, each with its place."""
+"""A training project: the statements of its files put together, each with its place."""
 
 import functools
 from collections import Counter
@@ -8,13 +8,22 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments, asked, defaults, engines, recipes
-from faultline.audit.asked import Notes, Sources
-from faultline.audit.contents import MOST, read
-from faultline.audit.engines import IN_CODE, NO, NORM, NOT_CLIPPED, OTHER_TRAINER, UNNAMED, YES, Statement, family
-from faultline.audit.reading import Content
+from faultline.audit import arguments, defaults, engines, pins, recipes
+from faultline.audit.contents import MOST, Content, read_files
+from faultline.audit.engines import (
+    IN_CODE,
+    NO,
+    NORM,
+    NOT_CLIPPED,
+    OTHER_TRAINER,
+    UNNAMED,
+    YES,
+    Statement,
+    strategies_like,
+)
+from faultline.audit.open_conditions import label
+from faultline.audit.pins import Notes, Sources
 from faultline.audit.recipes import Recipe
-from faultline.audit.undecided import label
 from faultline.base.packages import STACK
 from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
@@ -38,7 +47,7 @@ Values = dict[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Project:
-    """What is known of a project: the values left of each axis or need, and each package's range of versions.
+    """A project: the values left of each axis or need, and each package's range of versions.
 
     What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read, and
     `ignored` the failures, by name or id, that its files ask to ignore. `noted` has most of the `notes` with their
@@ -61,31 +70,24 @@ class Project:
         return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
 
 
-def read_project(paths: Sequence[str], environment: bool = False, python: str = "") -> Project:
-    """Read files and folders, and the active environment if that is asked for; the current folder if nothing is named.
-
-    `python` is another environment, or its interpreter.
-    Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
-    there is nothing to read.
-    """
-    return _whole(*read(paths, environment, python))
-
-
 def read_recipes(
     paths: Sequence[str], environment: bool = False, python: str = ""
 ) -> tuple[Project, dict[str, Project]]:
-    """As `read_project`, with each set-up of a folder by its name, none where there is no more than one.
+    """The project in files and folders, in the active environment if that is asked for, in that of `python`, or in the
+    current folder if nothing is named; and each set-up of a folder by its name, none where there is no more than one.
 
-    Then the project is what all of them share. Files that are named belong together.
+    Where there are several, the project is what all of them share. Files that are named belong together.
+    Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
+    there is nothing to read.
     """
-    contents, notes = read(paths, environment, python)
+    contents, notes = read_files(paths, environment, python)
     named = [content for path in paths if not Path(path).is_dir() for content in contents.get(one_line(path), ())]
     folders = any(Path(path).is_dir() for path in paths) if paths else not (environment or python)
     shared_alone = all(not content.kind or content.kind in recipes.ENGINES for content in named)
     each = recipes.recipes(contents, named) if folders and shared_alone else []
     if not each:
-        return _whole(contents, notes), {}
-    whole, of_recipes = _whole({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
+        return project_of(contents, notes), {}
+    whole, of_recipes = project_of({"": _shared(each)}, notes), {one.name: put_together(one.contents) for one in each}
     times = Counter(key for project in of_recipes.values() for key in project.noted.places)
     more = Notes()
     for key, _ in times.most_common():
@@ -100,24 +102,25 @@ def read_recipes(
 
 def _shared(each: Sequence[Recipe]) -> list[Content]:
     """The versions that all recipes ask for, and what all of them ask to ignore."""
-    pins = [{id(pin): pin for content in recipe.contents for pin in content.pins} for recipe in each]
+    asked = [{id(pin): pin for content in recipe.contents for pin in content.pins} for recipe in each]
     ignored = [{name for content in recipe.contents for name in content.ignored} for recipe in each]
-    common = [pin for key, pin in pins[0].items() if all(key in others for others in pins)]
+    common = [pin for key, pin in asked[0].items() if all(key in others for others in asked)]
     return [Content(pins=common, ignored=tuple(sorted(set.intersection(*ignored))))]
 
 
-def _whole(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+def project_of(contents: Mapping[str, Sequence[Content]], notes: Sequence[str]) -> Project:
+    """The project that files with these contents, by name, make together; with notes on others."""
     project = put_together([content for of_file in contents.values() for content in of_file])
     return replace(project, notes=(*notes, *project.notes), read=tuple(contents))
 
 
 def put_together(contents: Sequence[Content]) -> Project:
-    """What files state together.
+    """The project that files describe together.
 
     Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
     """
     notes, of_versions = Notes(), Notes()
-    packages, places = asked.versions([pin for content in contents for pin in content.pins], of_versions)
+    packages, places = pins.versions([pin for content in contents for pin in content.pins], of_versions)
     statements = [each for content in contents for each in content.statements]
     by_default = [each for each in statements if each.default]
     in_code = frozenset[str]().union(*(each.values for each in statements if each.axis == IN_CODE))
@@ -137,9 +140,9 @@ def put_together(contents: Sequence[Content]) -> Project:
     mode, package = _mode(left, packages)
     if unnamed and mode in left.get("checkpointing", ()):
         left["checkpointing"] = frozenset([mode])
-        sources["checkpointing"] += tuple(source.also(f"{mode} by default") for source in sources[package])
+        sources["checkpointing"] += tuple(source.with_text(f"{mode} by default") for source in sources[package])
     if NORM in left:
-        left[OTHER_NORM] = _unlike(left.pop(NORM), packages.get("deepspeed", Range()))
+        left[OTHER_NORM] = _clips_otherwise(left.pop(NORM), packages.get("deepspeed", Range()))
         sources[OTHER_NORM] = sources.pop(NORM)
     for need, norm in ((OTHER_NORM, NORM), (NOT_CLIPPED, "")):  # a release would decide what nobody states
         if norm not in stated and left.get(need) == YES | NO:
@@ -187,7 +190,7 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
             continue
         if axis == NORM and "trainer" not in left:  # which may be a loop of one's own
             continue
-        values, used = defaults.left(by_default, axis, left.get("strategy"), packages)
+        values, used = defaults.values_left(by_default, axis, left.get("strategy"), packages)
         values = left.get(axis, values) & values
         if values and values != left.get(axis):
             left[axis] = values
@@ -195,8 +198,8 @@ def _by_default(by_default: Sequence[Statement], left: Values, sources: Sources,
 
 
 def _of_release(content: Content, packages: Mapping[str, Range], weaker: Collection[str]) -> Content:
-    """What a file states as the allowed releases have it, without what is `weaker`: a trainer by its settings where one
-    is called by its name, and an adapter that code can make where arguments say whether there is one."""
+    """The content of a file as the allowed releases have it, without what is `weaker`: a trainer by its settings where
+    one is called by its name, and an adapter that code can make where arguments say whether there is one."""
     stated = [each for each in content.statements if not each.default and each.axis != IN_CODE]
     stated = [
         each
@@ -207,7 +210,7 @@ def _of_release(content: Content, packages: Mapping[str, Range], weaker: Collect
 
 
 def _by_axis(statements: Iterable[Statement]) -> Values:
-    """What one file leaves of each axis: what all of its places leave, or any of it if these contradict each other."""
+    """The values that one file leaves of each axis: those that all of its places leave, or any if these contradict."""
     axes: dict[str, list[frozenset[str]]] = {}
     for statement in statements:
         axes.setdefault(statement.axis, []).append(statement.values)
@@ -233,13 +236,13 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
     else:
         return "", ""
     # There newer TRL trainers force it to be reentrant.
-    zero3 = family(*asked_for(["zero_stage: 3"]))
+    zero3 = strategies_like(*asked_for(["zero_stage: 3"]))
     possible = not zero3.isdisjoint(left.get("strategy", zero3))
     forced = possible and not (trainer and trainer <= NOT_TRL) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else default
 
 
-def _unlike(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
+def _clips_otherwise(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
     """Whether DeepSpeed clips otherwise than at the norm that is meant, where its config doesn't say at which."""
     if engines.UNKNOWN in norms:
         return frozenset(["yes", "no"])

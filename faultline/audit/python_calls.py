@@ -1,4 +1,4 @@
-"""The arguments of configs in Python code, where they are literals; the code is parsed, and never run."""
+"""The settings of a training in Python code: literal arguments and assignments; it is parsed, and never run."""
 
 import ast
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faultline.audit import arguments, assigned, defaults, engines, modules
+from faultline.audit import arguments, engines, modules
 from faultline.audit.defaults import TRANSFORMERS
-from faultline.audit.engines import IN_CODE, OTHER_TRAINER, Statement
-from faultline.audit.modules import Known, Made, Module
+from faultline.audit.engines import IN_CODE, NORM, OTHER_TRAINER, SHARDED, UNNAMED, Statement
+from faultline.audit.modules import Known, SourceFile, TrainerClass
 from faultline.base.errors import UsageError
-from faultline.projects.documents import Document, Section
+from faultline.projects.documents import Document, Place, Section
 
 MOST = 100  # trainings of a file
 SHORT = 5000  # characters of a program that only starts another
@@ -29,6 +29,12 @@ LORA = {
 }
 SETTINGS = arguments.ARGUMENTS | {*arguments.TRAINERS_BY_SETTING, *arguments.KWARGS, "beta", "max_grad_norm"}
 REST = (*arguments.KWARGS, "fsdp_config")  # what ** may set, and whose absence says something
+# Attributes and fields of arguments, and what they decide.
+DECIDES = {"gradient_checkpointing_kwargs": UNNAMED, "max_grad_norm": NORM}
+# Methods, and what they decide, the first if they are given anything.
+METHODS = {"gradient_checkpointing_enable": UNNAMED, "set_state_dict_type": SHARDED}
+CONFIG_CLASS = re.compile(r"(?:TrainingArguments|Config)$")
+Tests = tuple[ast.expr, ...]
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,10 @@ class Call:
     always: bool = True
 
 
-def read(document: Document) -> list[list[Statement]]:
-    """What each training of a file says, by the calls that make its arguments; several are alternatives."""
-    return [statements for statements, _ in trainings(document)]
-
-
 def trainings(document: Document, follow: bool = True) -> list[tuple[list[Statement], frozenset[Path]]]:
-    """As `read`, with the other files of the project that say something of it: a trainer's class, or all of the
-    training, if a program only starts what it imports."""
+    """The statements of each training of a file, by the calls that make its arguments; several are alternatives. With
+    each are the other files of the project that say something of it: a trainer's class, or all of the training, if a
+    program only starts what it imports."""
     if not INTERESTING.search(document.text) and not (follow and len(document.text) < SHORT):
         return []
     module = modules.parsed(document)
@@ -60,16 +62,16 @@ def trainings(document: Document, follow: bool = True) -> list[tuple[list[Statem
         return []
 
 
-def _of_module(module: Module, follow: bool) -> list[tuple[list[Statement], frozenset[Path]]]:
+def _of_module(module: SourceFile, follow: bool) -> list[tuple[list[Statement], frozenset[Path]]]:
     document, calls = module.document, [*_calls(module.tree)]
     makes = [  # a class of one's own has defaults of its own
-        replace(call, unknown=call.unknown | {defaults.ANYTHING}) if call.name in module.classes else call
+        replace(call, unknown=call.unknown | {engines.ANYTHING}) if call.name in module.classes else call
         for call in calls
         if _makes_arguments(call)
     ]
     if len(makes) > MOST:
         raise UsageError(f"{document.name} makes the arguments of more than {MOST} trainings")
-    shared = [*_accelerators(document, calls), *assigned.read(document, module.tree)]
+    shared = [*_accelerators(document, calls), *assignments(document, module.tree)]
     adapters = [call for call in calls if call.name == "LoraConfig" and call.always]
     trainers = _trainers(module, calls)
     paths = frozenset(path for made in trainers for path in made.paths)
@@ -83,8 +85,8 @@ def _of_module(module: Module, follow: bool) -> list[tuple[list[Statement], froz
     return [(one, paths | {path}) for other, path in others for one, paths in trainings(other, follow=False)]
 
 
-def _trainers(module: Module, calls: Sequence[Call]) -> list[Made]:
-    """What the trainers of a program are made of: those that it makes whatever a condition says, or else any; or
+def _trainers(module: SourceFile, calls: Sequence[Call]) -> list[TrainerClass]:
+    """The trainer classes of a program: those that it makes whatever a condition says, or else any; or
     those that a variable stands for."""
     known: Known = {}
     defined, nodes = module.classes, [*ast.walk(module.tree)]
@@ -124,7 +126,7 @@ def _call(node: ast.Call, always: bool) -> Call:
     lines = {CLASS: node.lineno}
     for keyword in node.keywords:
         if keyword.arg is None:
-            unknown.update((*REST, defaults.ANYTHING))
+            unknown.update((*REST, engines.ANYTHING))
             continue
         lines[keyword.arg] = keyword.value.lineno
         try:
@@ -142,9 +144,9 @@ def _makes_arguments(call: Call) -> bool:
 
 
 def _training(
-    document: Document, call: Call, adapters: Sequence[Call], trainers: Sequence[Made]
+    document: Document, call: Call, adapters: Sequence[Call], trainers: Sequence[TrainerClass]
 ) -> Iterator[Statement]:
-    """What the arguments of a training say, with the adapter of its file, and the trainer by what its class is made
+    """The statements of a training's arguments, with the adapter of its file, and the trainer by what its class is made
     of."""
     data, lines, unknown = dict(call.known), dict(call.lines), set(call.unknown)
     for adapter in adapters:
@@ -169,7 +171,7 @@ def _training(
 
 
 def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Statement]:
-    """What the only Accelerator of a file and its plugins say."""
+    """The statements of the only Accelerator of a file and its plugins."""
     made = [call for call in calls if call.name == "Accelerator"]
     if len(made) != 1:
         return
@@ -184,7 +186,7 @@ def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Stateme
 
 
 def _plugin(document: Document, plugin: Call) -> Iterator[Statement]:
-    """What a plugin for FSDP or DeepSpeed says; only the engine, where a setting of it isn't known."""
+    """The statements of a plugin for FSDP or DeepSpeed; only the engine, where a setting of it isn't known."""
     sharded = plugin.name == PLUGINS["fsdp_plugin"]
     kind = "FSDP" if sharded else "DEEPSPEED"
     config = Section(replace(document, lines=plugin.lines), plugin.known)
@@ -199,3 +201,46 @@ def _plugin(document: Document, plugin: Call) -> Iterator[Statement]:
         yield from engines.deepspeed_file(config, "hf_ds_config")
     else:
         yield from engines.deepspeed_plugin(config, place)
+
+
+def assignments(document: Document, tree: ast.AST) -> Iterator[Statement]:
+    """The assignments of a program; of checkpointing the mode, where it is a literal and only asked for with
+    checkpointing itself."""
+    if not any(name in document.text for name in (*DECIDES, *METHODS)):
+        return
+    for node, tests in _nodes(tree):
+        place = replace(document.place(getattr(node, "lineno", 1)), text="set in code")
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Attribute) and (axis := DECIDES.get(target.attr)):
+                yield _set(axis, getattr(node, "value", None), tests, place)
+        if isinstance(node, ast.ClassDef) and any(CONFIG_CLASS.search(ast.unparse(base)) for base in node.bases):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and each.value]
+            names = [getattr(each.target, "id", "") for each in fields]
+            yield from (Statement(IN_CODE, frozenset([DECIDES[name]]), place) for name in names if name in DECIDES)
+        called = node.func if isinstance(node, ast.Call) and (node.args or node.keywords) else None
+        if isinstance(called, ast.Attribute) and called.attr in METHODS:
+            yield Statement(IN_CODE, frozenset([METHODS[called.attr]]), place)
+
+
+def _nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, Tests]]:
+    """Every node in the order of the file, with the conditions that it stands under."""
+    left: list[tuple[ast.AST, Tests]] = [(tree, ())]
+    while left:
+        node, tests = left.pop()
+        yield node, tests
+        under = (*tests, node.test) if isinstance(node, ast.If) else tests
+        left += [(each, under) for each in reversed([*ast.iter_child_nodes(node)])]
+
+
+def _set(axis: str, value: ast.expr | None, tests: Tests, place: Place) -> Statement:
+    """That a program decides an axis, or how."""
+    try:
+        given = ast.literal_eval(value) if axis == UNNAMED and value else None
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        given = None
+    reentrant = given.get("use_reentrant") if isinstance(given, dict) else None
+    if isinstance(reentrant, bool) and all("gradient_checkpointing" in ast.unparse(test) for test in tests):
+        mode = "reentrant" if reentrant else "non-reentrant"
+        return Statement("checkpointing", frozenset(["off", mode]), place)
+    return Statement(IN_CODE, frozenset([axis]), place)

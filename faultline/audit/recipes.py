@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from faultline.audit.contents import Content
 from faultline.audit.defaults import TRANSFORMERS
 from faultline.audit.engines import OTHER_TRAINER
-from faultline.audit.reading import Content
 
 ENGINES = ("accelerate", "deepspeed")
 NEAR = 3  # levels from a config up, as of configs/accelerate/zero2.yaml
@@ -57,13 +57,13 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
         times[name] += 1
         unique = f"{name} ({times[name]})" if times[name] > 1 else name
         launches = [one for one in each if one.kind == "accelerate"] if _any_launch(parts) else []
-        near = [one for one in launches if _near(one.path, parts[0].path, homes)]
+        near = [one for one in launches if _launches(one.path, parts[0].path, homes)]
         each_named.append(Recipe(unique, (*parts, *_versions(parts, versions, homes, always), *near)))
     return each_named
 
 
 def _of_any(content: Content, each: Sequence[Content]) -> Content:
-    """A config of which nothing names the program: for trainers of the project's own too, where it has any."""
+    """A config whose program nothing names: for trainers of the project's own too, where it has any."""
     makes = [statement for one in each if one.kind == "code" for statement in one.statements]
     if not any(statement.axis == "trainer" and OTHER_TRAINER in statement.values for statement in makes):
         return content
@@ -77,7 +77,7 @@ def _of_any(content: Content, each: Sequence[Content]) -> Content:
 def _versions(
     parts: Sequence[Content], versions: Sequence[Content], homes: Collection[Path], always: Collection[Content]
 ) -> list[Content]:
-    """What the files of versions ask for that hold for some parts; of a package, those in the innermost folder."""
+    """The contents with the versions that hold for some parts; of a package, those in the innermost folder."""
     above = {folder for part in parts for path in (part.path, *part.names) for folder in path.parents}
     given = [one for one in versions if one in always or one.path == Path()]
     alone = len(homes) == 1
@@ -107,7 +107,7 @@ def _home(content: Content) -> Path:
     return folder.parent if folder.name in ("requirements", "reqs") else folder
 
 
-def _near(config: Path, file: Path, homes: Collection[Path]) -> bool:
+def _launches(config: Path, file: Path, homes: Collection[Path]) -> bool:
     """Whether a config is of the same part of a project as a file, and in or next to a folder above it."""
     return _part(config, homes) == _part(file, homes) and not {*config.parents[:NEAR]}.isdisjoint(file.parents)
 

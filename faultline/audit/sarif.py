@@ -1,14 +1,14 @@
-"""The answer of an audit in SARIF 2.1.0, as code scanners exchange it: a rule for each failure that it names."""
+"""The answer of an audit for code scanners, as SARIF 2.1.0, and for a pull request, as GitHub's workflow commands."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.audit.conditions import Finding
-from faultline.audit.data import Measured
+from faultline.audit.conditions import AuditFinding
+from faultline.audit.evidence import Measured
 from faultline.audit.project import Project
-from faultline.audit.wording import message, places
+from faultline.audit.view import message, places, summary
 from faultline.base.version import __version__
 from faultline.catalogue import Failure
 from faultline.projects.documents import Place
@@ -17,12 +17,13 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 LEVELS = {"certain": "error", "likely": "warning", "possible": "note"}
 BASE = "%SRCROOT%"
 Json = dict[str, object]
+KINDS = {"certain": "error", "likely": "warning", "possible": "notice"}
 
 
-def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured, summary: str) -> Json:
-    """Some findings as results, for each recipe where they apply: an error if it is certain, a note if open; `summary`
+def as_sarif(project: Project, findings: Sequence[AuditFinding], measured: Measured, total: str) -> Json:
+    """Some findings as results, for each recipe where they apply: an error if it is certain, a note if open; `total`
     counts all there are."""
-    notes = [*project.notes, summary]
+    notes = [*project.notes, total]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -67,7 +68,7 @@ def _rule(failure: Failure) -> Json:
     }
 
 
-def _result(finding: Finding, measured: Measured, index: int) -> Json:
+def _result(finding: AuditFinding, measured: Measured, index: int) -> Json:
     located = [location for place in places(finding) if (location := _location(place))]
     return {
         "ruleId": finding.failure.name,
@@ -95,3 +96,32 @@ def artifact(path: Path) -> dict[str, str]:
     if whole.is_relative_to(Path.cwd()):
         return {"uri": quote(os.fsencode(whole.relative_to(Path.cwd()))), "uriBaseId": BASE}
     return {"uri": whole.as_uri()}
+
+
+def annotations(findings: Sequence[AuditFinding], measured: Measured) -> Iterator[str]:
+    """A command for each finding that has evidence, and one that counts all of them."""
+    for finding in findings:
+        if finding.failure.name in measured:
+            title = f"{finding.failure.name} ({finding.word})"
+            text = message(finding, measured[finding.failure.name])
+            yield _workflow_command(KINDS[finding.word], title, text, places(finding)[:1])
+    yield _workflow_command("notice", "faultline audit", summary(findings), [])
+
+
+def _workflow_command(kind: str, title: str, text: str, where: Sequence[Place]) -> str:
+    """``::error file=train.yaml,line=3,title=...::...``."""
+    properties = {"title": title}
+    for place in where:
+        if place.path != Path():
+            whole = place.path.resolve()
+            below = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+            properties = {"file": below.as_posix(), "line": str(place.line), **properties}
+    listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
+    return f"::{kind} {listed}::{_escaped(text)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """A text without what GitHub takes for the end of a command, or of a property."""
+    for mark in f"%\r\n{more}":
+        text = text.replace(mark, f"%{ord(mark):02X}")
+    return text

@@ -172,12 +172,12 @@ def _split(words: Sequence[str]) -> Iterator[list[str]]:
             command, starter, opened = [], False, False
         elif opened or (REDIRECTED.match(word) and not PLACEHOLDER.fullmatch(word)):
             opened = not opened and bool(re.fullmatch(r"\d*(?:>>?|<)", word))  # its file is the next word
-        elif command or not (_before(word) or (starter and not LAUNCHERS.fullmatch(PurePath(word).name))):
+        elif command or not (_precedes_program(word) or (starter and not LAUNCHERS.fullmatch(PurePath(word).name))):
             command.append(word)
         starter = starter or (not command and word in STARTERS)
 
 
-def _before(word: str) -> bool:
+def _precedes_program(word: str) -> bool:
     """Whether a word stands before a program."""
     return word in STARTERS or bool(
         re.fullmatch(r"\w+=.*|if|then|else|elif|do|while|time|exec|eval|nohup|env|\{|!", word, re.DOTALL)
@@ -206,11 +206,11 @@ def _command(document: Document, words: Sequence[str], start: int, text: str) ->
             key = ""
             named.append(word)
     unknown = {key for key, values in flags.items() if any(map(_open, values))}
-    known = {key: _only(values) for key, values in flags.items() if key not in unknown}
+    known = {key: _flag_value(values) for key, values in flags.items() if key not in unknown}
     return Command(replace(document, lines=lines), tuple(named), known, frozenset(unknown), more, start)
 
 
-def _only(values: Sequence[object]) -> object:
+def _flag_value(values: Sequence[object]) -> object:
     """The value of a flag: true without one, and a list of several."""
     return (values[0] if len(values) == 1 else [*values]) if values else True
 

@@ -3,8 +3,9 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from faultline.audit import arguments, defaults, engines, hydra, modules, shell
 from faultline.audit.defaults import TRANSFORMERS
@@ -20,8 +21,7 @@ CONFIG_FILES = ("config", "config_file")  # of TRL, ms-swift and accelerate
 NAMED = re.compile(r"\.(?:ya?ml|json|py)$")
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """A command that trains: what it says, the files that it names, and its place or the config that it names; whether
     any of accelerate's configs may be what it is launched with."""
 
@@ -29,11 +29,6 @@ class Training:
     names: frozenset[Path]
     title: str
     any_launch: bool
-
-
-def read(document: Document) -> list[Sequence[Statement]]:
-    """What each command of a script says, of those that say something of a training."""
-    return [each.statements for each in trainings(document)]
 
 
 def trainings(document: Document) -> Iterator[Training]:
@@ -72,8 +67,8 @@ def _of_modules(words: Sequence[str]) -> Iterator[str]:
 
 
 def _fitting(statements: Iterable[Statement], program: tuple[Path, str] | None, hidden: bool) -> Iterator[Statement]:
-    """What flags say, without what they only mean to TRL or transformers, where a program uses neither; one that is
-    hidden may have a trainer of its own."""
+    """The statements of flags, without those that only TRL or transformers reads, where a program uses neither; one
+    that is hidden may have a trainer of its own."""
     trl, transformers = modules.libraries(*program) if program else (True, True)
     for each in statements:
         of_transformers = each.axis == UNNAMED or (each.default and each.default.framework == TRANSFORMERS)
@@ -82,19 +77,19 @@ def _fitting(statements: Iterable[Statement], program: tuple[Path, str] | None, 
 
 
 def _stated(command: Command) -> Iterator[Statement]:
-    """What a command's launcher, flags and named config say."""
+    """The statements of a command's launcher, flags and named config."""
     document = command.document
     flags = dict(command.flags)
     yield from _launched(command)
     for word in command.words:
         if word.endswith((".yaml", ".yml", ".json")):
-            yield from _named(document, word)
+            yield from _config_statements(document, word)
     if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
         flags["deepspeed"] = flags["deepspeed_config"]
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
-            yield from _named(document, str(flags[key]))
-    config = engines.beside(document, hydra.config_of(command.words, flags))
+            yield from _config_statements(document, str(flags[key]))
+    config = engines.named_config(document, hydra.config_of(command.words, flags))
     verl = {**(hydra.of_config(config.document) if config else {}), **hydra.of_words(command.words, document)}
     yield from hydra.stated(verl)
     trainer = _trainer(command.words)
@@ -110,7 +105,7 @@ def _stated(command: Command) -> Iterator[Statement]:
         of_script = {
             key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
         }
-    unsaid = {*arguments.KWARGS, "fsdp_config", defaults.ANYTHING} - flags.keys() if command.more else set()
+    unsaid = {*arguments.KWARGS, "fsdp_config", engines.ANYTHING} - flags.keys() if command.more else set()
     of_script |= {key: value for key, (value, _) in verl.items() if "." in key}
     section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
     yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
@@ -121,7 +116,7 @@ def _by_accelerate(command: Command) -> bool:
 
 
 def _launched(command: Command) -> Iterator[Statement]:
-    """What the flags of `accelerate launch` say, which are those of its config."""
+    """The statements of the flags of `accelerate launch`, which are those of its config."""
     key = next((key for key in ENGINES if truth(command.flags.get(key))), "")
     if not key or not _by_accelerate(command):
         return
@@ -139,9 +134,9 @@ def _launched(command: Command) -> Iterator[Statement]:
     yield from engines.accelerate(Section(replace(command.document, lines=lines), {**data, **top}))
 
 
-def _named(document: Document, name: str) -> Iterator[Statement]:
-    """What a config says that a command names, if it is there."""
-    if config := engines.beside(document, name):
+def _config_statements(document: Document, name: str) -> Iterator[Statement]:
+    """The statements of a config that a command names, if it is there."""
+    if config := engines.named_config(document, name):
         yield from (arguments.read(config.document) or ("", []))[1]
 
 

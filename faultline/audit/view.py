@@ -1,32 +1,129 @@
-"""The answer of an audit on the terminal: what is known, the failures that it leaves, what helps, and what is open."""
+"""The answer of an audit in words, and on the terminal: what is known, what it leaves, what helps, what is open."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from faultline.audit.conditions import Case, Finding
+from faultline import strategies
+from faultline.audit.conditions import AuditFinding, Case, wanted_text
 from faultline.audit.contents import few
-from faultline.audit.data import Measured
-from faultline.audit.evidence import Observed
+from faultline.audit.engines import OTHER_TRAINER
+from faultline.audit.evidence import Measured, Observed
+from faultline.audit.open_conditions import Open, deciding, key, label
 from faultline.audit.project import Project
-from faultline.audit.undecided import label
-from faultline.audit.wording import holding, summary, undecided, value
 from faultline.base.console import write_line
 from faultline.base.packages import STACK
 from faultline.base.text import count, here, listing, one_line
 from faultline.catalogue.loading import failures, needs
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.words import grouped, ordered
+from faultline.projects.documents import Place
 from faultline.report import remedies as listed
 
+UNMEASURED = "none that was measured"
+UNKNOWN = "unknown"
+CODE = "your code"
+NAMES = {OTHER_TRAINER: "one that was not measured", "trainer": "transformers' own"}
 NOT_TODAY = "not on today's releases; "
 STACKS = 5  # of stacks/ that a line names
 RESTS = {"likely": " (some settings unknown)", "possible": " (if its open conditions hold)"}
 
 
+def value(project: Project, name: str) -> str:
+    """The known value of an axis, need or package."""
+    if name in project.versions:
+        return project.versions[name].text or "any"
+    values = project.left.get(name)
+    if values is None or values == {"yes", "no"}:
+        return UNKNOWN
+    if name == "strategy":
+        return grouped(values, strategies.names()) or UNMEASURED
+    if name in needs() and len(values) == 1:
+        return needs()[name].on if "yes" in values else needs()[name].off
+    shown = (NAMES.get(each, each) if name == "trainer" else each for each in ordered(values, CHECKPOINTING))
+    return " or ".join(shown) or UNMEASURED
+
+
+def holding(project: Project, name: str) -> str:
+    """A condition that holds, with its places: ``checkpointing: reentrant (train.yaml:3)``."""
+    places = dict.fromkeys(place.without_text for place in project.sources.get(name, ()))
+    return one_line(f"{label(name)}: {value(project, name)} ({few([*places])})")
+
+
+def undecided(project: Project, case: Case, condition: Open) -> str:
+    """A condition that no file decides: ``checkpointing: unknown (fails with reentrant)``."""
+    text = wanted_text(case, condition)
+    if not condition.about:
+        return f"{CODE}: {UNKNOWN} (fails with {text})"
+    if condition.decide or condition.too_old:
+        odd = " and ".join(f"{name}{value(project, name)}" for name in condition.about)
+        together = f"{odd} with your other releases" if len(condition.about) < 3 else "your releases together"
+        run = "older than any that was run" if condition.too_old else "not measured"
+        return f"{together}: {run} (fails if {text})"
+    known = dict.fromkeys(value(project, name) for name in condition.about)
+    names = listing([label(name) for name in condition.about])
+    releases = condition.about[0] not in ("trainer", "strategy", "checkpointing", "precision", *needs())
+    return f"{names}: {', '.join(known)} ({'fails if' if releases else 'fails with'} {text})"
+
+
+def message(finding: AuditFinding, measured: Sequence[Observed]) -> str:
+    """A finding in one line: its title, its recipes, the conditions of its surest case, and what helps."""
+    case, project = finding.cases[0], finding.project
+    helps = [fate.claim.text for fate in measured[0].remedies if (fate.word, fate.claim.kind) == ("verified", "helps")]
+    parts = [
+        finding.failure.title,
+        f"In {few(finding.recipes)}" if finding.recipes else "",
+        "Holds: " + "; ".join(holding(project, name) for name in case.holds) if case.holds else "",
+        "Open: " + "; ".join(undecided(project, case, each) for each in case.open) if case.open else "",
+        "Helps: " + "; ".join([*measured[0].upgrade, *helps]) if measured[0].upgrade or helps else "",
+        f"Details: faultline show {finding.failure.name}",
+    ]
+    return one_line(". ".join(filter(None, parts)))
+
+
+def places(finding: AuditFinding) -> list[Place]:
+    """The lines of files that state what holds for a finding's surest case; if none does, the first that was read."""
+    project = finding.project
+    stated = [place for name in finding.cases[0].holds for place in project.sources.get(name, ())]
+    every = [place for of_name in project.sources.values() for place in of_name]
+    in_files, first = ([place for place in each if place.line] for each in (stated, every))
+    return list(dict.fromkeys(in_files)) or first[:1]
+
+
+def to_say(findings: Sequence[AuditFinding]) -> list[str]:
+    """The settings that would decide most of what is undecided, but for what the files state and leave open."""
+    undecided = [finding for finding in findings if not finding.certain]
+    return [key(name) for name in deciding([[_unstated(each, case) for case in each.cases] for each in undecided])]
+
+
+def _unstated(finding: AuditFinding, case: Case) -> list[Open]:
+    """The open conditions of a case that aren't about what the files state."""
+    stated = finding.project.left.keys()
+    return [condition for condition in case.open if stated.isdisjoint(condition.about)]
+
+
+def summary(findings: Sequence[AuditFinding]) -> str:
+    """How many failures of the catalogue are certain and how many are open, and on what: never a clean bill."""
+    words = [finding.word for finding in findings]
+    likely = f", {words.count('likely')} likely" if "likely" in words else ""
+    counts = f"{words.count('certain')} of {len(failures())} failures certain{likely}"
+    surest = [finding.cases[0].open for finding in findings if not finding.certain]
+    if not surest:
+        return f"{counts}, none undecided; the others are excluded by what the files state"
+    asked = to_say(findings)
+    runs = sum(any(condition.decide for condition in case) for case in surest)
+    measure = f"a run of your releases decides {runs}" if runs else ""
+    old = sum(any(condition.too_old for condition in case) for case in surest)
+    aged = f"{old} {'is' if old == 1 else 'are'} about releases older than any that was run" if old else ""
+    settings = f"say {listing(asked)}" if asked else "" if runs or old else "no other setting decides them"
+    return f"{counts}, {len(surest)} undecided: {'; '.join(filter(None, [settings, measure, aged]))}"
+
+
 def show(
     console: Console,
     project: Project,
-    findings: Sequence[Finding],
+    findings: Sequence[AuditFinding],
     measured: Measured,
     everything: bool = False,
     only: str = "",
@@ -37,7 +134,7 @@ def show(
 
     Every text of a file goes through `one_line`.
     """
-    _known(console, project, recipes)
+    _show_known(console, project, recipes)
     for word in ("certain", "likely", "possible"):
         of_word = [finding for finding in findings if finding.word == word]
         _matches(console, [f for f in of_word if f.failure.name in measured], measured, word)
@@ -54,13 +151,13 @@ def show(
     write_line(console, Text(f"{summary(findings)}{hidden}{ignored}", style="bold"))
 
 
-def _known(console: Console, project: Project, recipes: Sequence[str]) -> None:
+def _show_known(console: Console, project: Project, recipes: Sequence[str]) -> None:
     write_line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
     if recipes:
         _row(console, "recipes:", f"{len(recipes)}, each judged by itself ({few(recipes)})")
-    for key in ("strategy", "checkpointing", "precision", "trainer", *needs(), *STACK):
-        if key in project.left or key in project.versions:
-            _row(console, f"{label(key)}:", f"{value(project, key)}  ({few(project.sources[key])})")
+    for name in ("strategy", "checkpointing", "precision", "trainer", *needs(), *STACK):
+        if name in project.left or name in project.versions:
+            _row(console, f"{label(name)}:", f"{value(project, name)}  ({few(project.sources[name])})")
     if not recipes:
         _row(console, "unknown:", ", ".join(map(label, project.unknown)) or "nothing")
     for note in project.notes:
@@ -68,7 +165,7 @@ def _known(console: Console, project: Project, recipes: Sequence[str]) -> None:
     console.print()
 
 
-def _matches(console: Console, findings: Sequence[Finding], measured: Measured, word: str) -> None:
+def _matches(console: Console, findings: Sequence[AuditFinding], measured: Measured, word: str) -> None:
     if findings:
         heading = f"{len(findings)} {word} {'match' if len(findings) == 1 else 'matches'}{RESTS.get(word, '')}"
         write_line(console, Text(heading, style="bold"))
@@ -78,8 +175,8 @@ def _matches(console: Console, findings: Sequence[Finding], measured: Measured, 
         console.print()
 
 
-def _few_words(console: Console, findings: Sequence[Finding]) -> None:
-    """What is only possible, each on a line, with what is open for its surest case on the next."""
+def _few_words(console: Console, findings: Sequence[AuditFinding]) -> None:
+    """Print the findings that are only possible, each on a line, with what is open for its surest case on the next."""
     if findings:
         heading = f"{len(findings)} possible: each if what is open holds; --failure NAME has all of one"
         write_line(console, Text(heading, style="bold"))
@@ -92,7 +189,7 @@ def _few_words(console: Console, findings: Sequence[Finding]) -> None:
         console.print()
 
 
-def _finding(console: Console, finding: Finding, measured: Sequence[Observed]) -> None:
+def _finding(console: Console, finding: AuditFinding, measured: Sequence[Observed]) -> None:
     failure, project = finding.failure, finding.project
     style = "bold red" if finding.certain else "bold yellow"
     write_line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
@@ -118,7 +215,7 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
         _row(console, "open", undecided(project, case, condition))
         if condition.decide:
             _row(console, "decide", here(condition.decide))
-    _row(console, "measured", _measured(evidence))
+    _row(console, "measured", _measured_text(evidence))
     for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
     for verdict, text, did in listed.apart(evidence.remedies, evidence.whose):
@@ -129,7 +226,7 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
         _row(console, "reproduce", here(command))
 
 
-def _measured(evidence: Observed) -> str:
+def _measured_text(evidence: Observed) -> str:
     """The outcomes of a case, and where they were seen: ``raises (no-grad-fn) in 2 of 2 cells today``."""
     if not (evidence.outcomes and (evidence.today or evidence.stacks or evidence.pinned)):
         return "in none of these cells"

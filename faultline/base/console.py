@@ -28,7 +28,7 @@ class Harmless(io.TextIOWrapper):
 
 
 def unheard(text: str) -> str:
-    """A text of which nothing is a command of GitHub's, where that reads what is printed."""
+    """A text without commands of GitHub's, where that reads what is printed."""
     return _TAKEN.sub(lambda sign: " ".join(sign[0]), text) if os.environ.get(ACTIONS) else text
 
 
@@ -81,7 +81,8 @@ def write_beside(console: Console, name: str, text: str, width: int, style: str 
 
 
 def printed(show: Callable[[Console], None]) -> str:
-    """What is shown on a console, as it would be in a file: without colours, and without the last line feed."""
+    """The text that is shown on a console, as it would be in a file: without colours, and without the last line
+    feed."""
     file = io.StringIO()
     show(Console(file=file, force_terminal=False, color_system=None))
     return file.getvalue().removesuffix("\n")

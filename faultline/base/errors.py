@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from faultline.base.near import NONE, near
+from faultline.base.text import NO_ALIASES, similar_names
 
 EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -16,7 +16,7 @@ FIRST = 10  # names, where all would be more than that
 
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What reading somebody's text may raise: it is no such text, has something else in it, or is nested too deeply."""
+"""The errors of reading somebody's text: it is no such text, has something else in it, or is nested too deeply."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -29,7 +29,8 @@ def terminate(*_: object) -> None:
 
 
 class FaultlineError(Exception):
-    """What this suite raises by intent, and so no fault of its own; raised in a rank, its report has the `kind`."""
+    """An error that this suite raises by intent, and so no fault of its own; raised in a rank, its report has the
+    `kind`."""
 
     kind = OTHER
 
@@ -129,10 +130,10 @@ class NotAsExpected(FaultlineError):
     """A cell did something else than its failure's expected.toml says; has its result."""
 
 
-def unknown(kind: str, name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> UsageError:
+def unknown(kind: str, name: str, known: Sequence[str], aliases: Mapping[str, str] = NO_ALIASES) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
     are, or the first of very many."""
-    if meant := near(name, known, aliases):
+    if meant := similar_names(name, known, aliases):
         return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(meant)}?")
     names = ", ".join(known)
     if len(names) > LONGEST:

@@ -63,7 +63,7 @@ def ask(
 
 
 def _read(process: subprocess.Popen[bytes], end: float) -> tuple[bytes, bytes]:
-    """What a program prints until it closes both streams; TimeoutError or OverflowError where that is too much."""
+    """The output of a program until it closes both streams; TimeoutError or OverflowError where that is too much."""
     assert process.stdout and process.stderr
     streams = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:

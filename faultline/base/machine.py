@@ -1,4 +1,4 @@
-"""What a machine gives this process: processors and memory, less where a container or a batch system says so."""
+"""The processors and memory that a machine gives this process, less where a container or a batch system says so."""
 
 import itertools
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     """The files of a version of Linux's control groups: the limit, what is taken, and what of that are files' pages."""
 
     limit: str
@@ -17,9 +17,9 @@ class Group:
 
 
 GROUPS = Path("/sys/fs/cgroup")
-VERSIONS = (
-    Group("memory.max", "memory.current", "inactive_file"),
-    Group("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+CONTROL_GROUPS = (
+    ControlGroup("memory.max", "memory.current", "inactive_file"),
+    ControlGroup("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
@@ -41,7 +41,7 @@ def memory(groups: Path = GROUPS) -> int:
     import psutil
 
     free = psutil.virtual_memory().available
-    for version in VERSIONS:
+    for version in CONTROL_GROUPS:
         try:
             limit, used = int((groups / version.limit).read_text()), int((groups / version.used).read_text())
             stat = (groups / version.used).with_name("memory.stat").read_text()

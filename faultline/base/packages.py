@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from faultline.base.content import content
+from faultline.base.paths import content
 
 STACK = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed")
 TODAY = "today"

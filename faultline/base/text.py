@@ -1,5 +1,6 @@
-"""Text made safe and short to show."""
+"""Text made safe and short to show, and the names that somebody may have meant."""
 
+import difflib
 import fnmatch
 import functools
 import math
@@ -8,8 +9,15 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from faultline.base.paths import INSTALLED, ROOT
+
+MOST_SIMILAR = 5
+CUTOFF = 0.55  # below it, difflib takes `nope` for `single`
+FEW, OF_FEW = 4, 0.75  # letters, and the cutoff of names with no more: `seen` is no slip for `server`
+SHORTEST, SHORT = 3, 7  # letters; torch and torchx are two names, where only letters that changed places are a slip
+NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 @functools.lru_cache(100_000)  # a cell has few values on each axis, and is asked for each rule and claim
@@ -100,3 +108,54 @@ def statements(name: str, content: Mapping[str, object]) -> list[str]:
             items = {}
         items[key] = value
     return [*made, f"{name} {'|' if made else ''}= {items}"]
+
+
+def similar_names(name: str, known: Sequence[str], aliases: Mapping[str, str] = NO_ALIASES) -> list[str]:
+    """The known names that somebody may have meant, the likeliest first; none where nothing is like it.
+
+    First what differs by case and punctuation only, then what the name is an alias of, then what begins with it, has it
+    or is a part of it, then what it is but for a letter, then what is spelt alike. An alias has small letters and
+    digits.
+    """
+    wanted = small_letters(name)
+    plainly = {each: small_letters(each) for each in known}
+    if same := [each for each in known if plainly[each] == wanted]:
+        return same
+    if wanted in aliases:
+        return [aliases[wanted]]
+    if len(wanted) > 1:
+        begins = [each for each in known if plainly[each].startswith(wanted)]
+        has = [each for each in known if wanted in plainly[each]]
+        within = [each for each in known if len(plainly[each]) > 2 and plainly[each] in wanted]
+        if some := begins or has or within:
+            return some[:MOST_SIMILAR]
+    if len(wanted) >= SHORTEST and (slips := [each for each in known if is_slip(name, [each])]):
+        return slips[:MOST_SIMILAR]
+    return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF if len(wanted) > FEW else OF_FEW)
+
+
+def is_slip(name: str, known: Sequence[str]) -> bool:
+    """Whether a name is a known one but for a letter that is missing, too much, another, or in another place."""
+    wanted = small_letters(name)
+    alike = [each for each in map(small_letters, known) if abs(len(each) - len(wanted)) <= 1]  # a long name takes long
+    return any(not _but_for_one(wanted).isdisjoint(_but_for_one(each)) for each in alike)
+
+
+def _but_for_one(word: str) -> set[str]:
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
+def misspelt(name: str, known: Sequence[str]) -> str:
+    """The known name that somebody misspelt; empty for one that may be another's, as ``x-transformers`` is."""
+    written = small_letters(name)
+    for each in () if name in known else known:
+        meant = small_letters(each)
+        swapped = len(written) > SHORTEST and sorted(written) == sorted(meant)
+        if written == meant or (is_slip(name, [each]) and meant not in written and (swapped or len(meant) > SHORT)):
+            return each
+    return ""
+
+
+def small_letters(name: str) -> str:
+    """A name in small letters and digits."""
+    return re.sub(r"[\W_]+", "", name.lower())

@@ -38,8 +38,8 @@ LACKS = {
 }
 
 
-def lacking(error: BaseException) -> str:
-    """What to do where an error only says that this machine lacks room, files or the like; else empty.
+def machine_remedy(error: BaseException) -> str:
+    """The remedy where an error only says that this machine lacks room, files or the like; else empty.
 
     Libraries hand on what the system said as a text.
     """
@@ -65,7 +65,7 @@ def own_fault(error: BaseException) -> str:
     if (
         isinstance(error, FaultlineError)
         or _ANYBODY.search(f"{type(error).__name__}: {message_of(error)}")
-        or lacking(error)
+        or machine_remedy(error)
         or _removed(error)
     ):
         return ""
@@ -92,7 +92,7 @@ def _removed(error: BaseException) -> bool:
 
 def fault_of_machine(error: str) -> str:
     """The line that says so of an error that `lacking` knows."""
-    return f"this machine is at fault, not the cell: {one_line(error)[:300]}; {lacking(Exception(error))}"
+    return f"this machine is at fault, not the cell: {one_line(error)[:300]}; {machine_remedy(Exception(error))}"
 
 
 def fault_of_own(place: str, error: str) -> str:
@@ -148,7 +148,7 @@ _PATH = re.compile(r"(?:/[\w.+@-]+)++/?")  # whole, since a search for its parts
 _HERE = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*")
 
 
-def shortened(text: str) -> str:
+def shorten_paths(text: str) -> str:
     """A text whose paths say nothing of the machine that it comes from."""
 
     def short(path: re.Match[str]) -> str:

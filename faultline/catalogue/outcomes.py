@@ -1,4 +1,4 @@
-"""What a cell did, by name."""
+"""The outcomes of cells, by name."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from faultline.base.text import one_line
 
 
 class Outcome(StrEnum):
-    """What a cell did.
+    """The outcome of a cell.
 
     trains       every step ran on every rank and agrees with the reference
     raises       an exception; `signature` names it, or is ``other``
@@ -35,7 +35,7 @@ SILENT = frozenset((Outcome.DIVERGES, Outcome.MISPLACED, Outcome.HANGS, Outcome.
 
 
 class Signature(StrEnum):
-    """What the oracle calls an end that no pattern of the failure names; a crash may also have a signal's name."""
+    """The oracle's names for ends that no pattern of the failure names; a crash may also have a signal's name."""
 
     OTHER = "other"  # raises
     CHECK = CheckFailed.kind  # raises: a check that somebody recommends found the problem
@@ -63,16 +63,16 @@ class Signature(StrEnum):
 
 
 class Did(NamedTuple):
-    """What a cell did: an outcome, and the signature that says of which kind."""
+    """An outcome of a cell, and the signature that says of which kind."""
 
     outcome: str
     signature: str = ""
 
     def __str__(self) -> str:
-        return named(*self)
+        return outcome_text(*self)
 
 
-def named(outcome: str, *signatures: str) -> str:
+def outcome_text(outcome: str, *signatures: str) -> str:
     """An outcome with its signatures behind it: ``raises (no-grad-fn)``."""
     known = " or ".join(filter(None, signatures))
     return one_line(f"{outcome} ({known})" if known else outcome)

@@ -1,4 +1,4 @@
-"""What recognise.toml says: how diagnose, check and audit tell a failure from others."""
+"""The records of recognise.toml: how diagnose, check and audit tell a failure from others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEEDS = {
         off="without lm_head",
     ),
 }
-"""What any variant may need of a training beside its place in the matrix; a folder's own needs are settings."""
+"""The settings that any variant may need of a training beside its place; a folder's own needs are settings."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Condition:
         )
 
 
-def met(any_of: Iterable[Condition], text: str) -> bool:
+def meets_any(any_of: Iterable[Condition], text: str) -> bool:
     """Whether a text meets one of the conditions, or there are none."""
     every = tuple(any_of)
     return not every or any(condition.holds(text) for condition in every)
@@ -71,8 +71,8 @@ def patterns_met(any_of: Iterable[Condition], text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Error:
-    """What an error needs beside its text, if other mistakes have the same text.
+class ErrorCondition:
+    """The conditions of an error beside its text, if other mistakes have the same text.
 
     - `any_of`: conditions of which the log must meet one.
     - `distinguished_by`: the same in words.
@@ -99,7 +99,7 @@ class Error:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What happens to any model with an error, whichever of several failures it is.
+    """The mechanism behind an error in any model, whichever of several failures it is.
 
     `any_of` are conditions of which a log must meet one; without them the error is enough.
     """
@@ -109,7 +109,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningPattern:
     """A warning that is all that a run prints, and what distinguishes it from a harmless one, in words."""
 
     pattern: str
@@ -118,7 +118,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Model:
-    """The facts about a model, seen in one process or beside its reference, of which the failure needs one.
+    """Facts about a model, seen in one process or beside its reference: the failure needs one of them.
 
     `distinguished_by` has words for facts that several failures show. Of those in `any_error`, whatever such a
     model raises where the failure ends with an error is likely the failure: engines word it in many ways. `mechanism`
@@ -134,8 +134,8 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Project:
-    """What a variant needs of a project: `needs` are names of NEEDS or of a setting, which its files can show.
+class ProjectCondition:
+    """The conditions of a variant on a project: `needs` are names of NEEDS or of a setting, which its files can show.
 
     `look_for` says what no file shows, and `plain` why there is nothing to look for where nothing is needed: whoever
     uses the trainer or engine has it. `package` is the library in which it goes wrong: TRL in a trainer, else the
@@ -158,20 +158,20 @@ class Recognition:
     """
 
     model: Model = field(default_factory=Model)
-    project: Mapping[str, Project] = field(default_factory=dict)
+    project: Mapping[str, ProjectCondition] = field(default_factory=dict)
     setting: Mapping[str, Setting] = field(default_factory=dict)
-    error: Mapping[str, Error] = field(default_factory=dict)
+    error: Mapping[str, ErrorCondition] = field(default_factory=dict)
     mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
-    warning: tuple[Warned, ...] = ()
+    warning: tuple[WarningPattern, ...] = ()
     remedies: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, error: str) -> Error:
-        """What is said of an error."""
-        return self.error.get(error, Error())
+    def of(self, error: str) -> ErrorCondition:
+        """The conditions of an error."""
+        return self.error.get(error, ErrorCondition())
 
     def distinguished_by(self, name: str) -> str:
-        """What shows, in words, that it is this failure which has an error or a fact of a model; empty if unknown."""
+        """The words that tell this failure from others with an error or a fact of a model; empty if unknown."""
         return self.model.distinguished_by if name in self.model.any_of else self.of(name).distinguished_by
 
     def expanded(self) -> Recognition:

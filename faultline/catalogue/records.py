@@ -1,20 +1,27 @@
-"""A failure, what is run of it, and who recommends what: the records of repros/, read without importing torch."""
+"""A failure, what is run of it, who recommends what, and the functions with which its author writes that down."""
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any
 
-from faultline.catalogue.history import History, Reported
+from faultline.catalogue.history import History, Reported, axes
 from faultline.catalogue.recognition import Recognition
 
 REMEDIES = ("helps", "present")
 KINDS = (*REMEDIES, "detects", "changes", "fails", "trains", "shows")
+TRIED_HERE = "tried here"
+"""Instead of a source: nobody recommends it by name."""
+EVERY_MODE = ("*",)
+"""Of checkpointing, for a variant of a failure whose others run in fewer."""
+CHANGEABLE = ("remedy", "variant", "strategy", "checkpointing", "precision", "stack")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is run: the failure as it was reported (`broken`) or one claimed remedy.
+    """A training that is run: the failure as it was reported (`broken`) or one claimed remedy.
 
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
@@ -141,7 +148,7 @@ class Failure:
         return next((each.life for each in self.variants if each.name == variant), "straight")
 
     def described(self, variant: Variant) -> str:
-        """What a variant runs, in a line: in its author's words, or in those of the claim that proposes it."""
+        """A variant in a line: in its author's words, or in those of the claim that proposes it."""
         if variant.text:
             return variant.text
         exactly = [claim.text for claim in self.claims.values() if claim.swap.get("variant") == variant.name]
@@ -164,3 +171,38 @@ class Failure:
     def report(self) -> str:
         """The pattern of the cells that the upstream report shows."""
         return f"{self.history.report}/*" if self.history.report else ""
+
+
+def _claim(kind: str, text: str, where: str = "", key: str = "", **changes: str) -> Claim:
+    """A claim of some kind about the broken cells in a place, in fp32 unless the place says otherwise.
+
+    `changes` make of each cell the one to compare it with: a `remedy` in the same trainer, or another `variant`,
+    `strategy`, `checkpointing`, `precision` or `stack`.
+    """
+    for axis in changes:
+        if axis not in CHANGEABLE:
+            raise ValueError(f"a claim changes one of {', '.join(CHANGEABLE)}, not {axis!r}")
+    chosen = axes(where)
+    return Claim(text, kind, changes, chosen, key=key or "+".join(changes.values()) or _key(kind, chosen))
+
+
+def _key(kind: str, where: dict[str, str]) -> str:
+    """The key of a claim that changes nothing: its kind, and the variant or the strategy that it is about."""
+    variant, strategy = where.get("variant", "broken"), where.get("strategy", "").rstrip("*")
+    names = [name for name in (variant, strategy) if re.fullmatch(r"[\w-]+", name) and not name.endswith("broken")]
+    return "-".join([kind, *names[:1]])
+
+
+Author = Callable[..., Claim]
+helps: Author = partial(_claim, "helps")
+present: Author = partial(_claim, "present")
+detects: Author = partial(_claim, "detects")
+changes: Author = partial(_claim, "changes")
+fails: Author = partial(_claim, "fails")
+trains: Author = partial(_claim, "trains")
+shows: Author = partial(_claim, "shows")
+
+
+def variants(remedies: str, trainer: str = "", strategies: tuple[str, ...] = ("*",), **others: Any) -> list[Variant]:
+    """A variant for each of the remedies, which have spaces between them: all of them alike."""
+    return [Variant(remedy, trainer, strategies, **others) for remedy in remedies.split()]

@@ -32,8 +32,8 @@ def sections(failure: Failure) -> dict[str, str]:
     return {name: "\n\n".join(texts) for name, texts in parts.items()}
 
 
-def seen(story: Mapping[str, str]) -> tuple[str, str]:
-    """What somebody with the failure sees: a story's first paragraph, and the error as it is on record, indented.
+def symptom_and_error(story: Mapping[str, str]) -> tuple[str, str]:
+    """The symptom and the error of a failure: a story's first paragraph, and the error as it is on record, indented.
 
     Empty where a story has none.
     """

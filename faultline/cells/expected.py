@@ -15,7 +15,7 @@ from faultline.base.errors import UsageError, unknown
 from faultline.base.packages import STACK
 from faultline.base.paths import REPROS
 from faultline.base.text import matches
-from faultline.catalogue import Failure, tables
+from faultline.catalogue import Failure, loading
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import on_gpus
 from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, values, within
@@ -173,7 +173,7 @@ def load(file: Path) -> tuple[Rule, ...]:
 
     Raises UsageError for whatever is wrong with the file by itself; `check` holds its names against the failure.
     """
-    return tables.read(file, File).rule
+    return loading.read_table(file, File).rule
 
 
 def check(failure: Failure, rules: Iterable[Rule]) -> None:

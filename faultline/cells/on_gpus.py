@@ -14,7 +14,7 @@ from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import stack_name
 from faultline.base.paths import OBSERVATIONS
 from faultline.base.text import matches
-from faultline.catalogue import tables
+from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 
@@ -85,7 +85,7 @@ class Reasons:
 
 def reasons() -> tuple[Reason, ...]:
     """The reasons of reasons.toml, for rows of all machines."""
-    return tables.read(FOLDER / "reasons.toml", Reasons).reason
+    return loading.read_table(FOLDER / "reasons.toml", Reasons).reason
 
 
 def seen(cell: Cell, versions: Mapping[str, str]) -> Sequence[tuple[Machine, Row]]:

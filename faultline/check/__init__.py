@@ -1,4 +1,4 @@
 """From somebody's own model to the cells in which it breaks.
 
-For others: `cell`, `command`, `findings`, `known`, `result`, `script`, `series`, `target`.
+For others: `cell`, `command`, `findings`, `known`, `script`, `target`.
 """

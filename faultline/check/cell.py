@@ -16,7 +16,7 @@ from faultline.cells import expected as cells_expected
 from faultline.cells.cell import TOLERANCE, Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
-from faultline.check.target import Target
+from faultline.check.target import CheckTarget
 from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
@@ -38,7 +38,7 @@ LONGEST_CAUSE = 300  # characters of the error at the root of another
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
+def run(target: CheckTarget, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
     """One cell's result, held against one reference, with what only a check adds.
 
     `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
@@ -92,7 +92,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
     checked = Checked(
         raised_in=raised_in(ended, judged) if raises else None,
         at=raised_at(ended, judged, target.file.parent) if raises else waits_at(ended, target.file.parent),
-        apart=apart(ended),
+        apart=untied_weights(ended),
         by_rank=by_rank(ended),
         collectives=collectives(ended),
         shows=tuple(shows(ended)),
@@ -112,9 +112,9 @@ def on_this_device(cell: Cell, judged: oracle.Judgement) -> oracle.Judgement:
 
 
 def not_resizable(
-    target: Target, server: RankServer, cell: Cell, job: Job, judge: Callable[[Cell, Ended], oracle.Judgement]
+    target: CheckTarget, server: RankServer, cell: Cell, job: Job, judge: Callable[[Cell, Ended], oracle.Judgement]
 ) -> oracle.Judgement | None:
-    """What a resized life is where its halves can't be held against one process; None if they can.
+    """The judgement on a resized life whose halves can't be held against one process; None if they can.
 
     The mean of the losses of more ranks has to be that of fewer. It isn't where a loss depends on which rows are
     together, as with uneven tokens or a BatchNorm, or where a batch's function gives other rows.
@@ -191,7 +191,7 @@ def shows(ended: Ended) -> list[str]:
     return names
 
 
-def apart(ended: Ended) -> tuple[tuple[str, ...], ...]:
+def untied_weights(ended: Ended) -> tuple[tuple[str, ...], ...]:
     """Tied weights that some rank has in several tensors after training."""
     every = [names for report in _reports(ended) if report.facts for names in report.facts.apart]
     return tuple(dict.fromkeys(every))

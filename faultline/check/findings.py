@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.check.known import Known, fine, moved_by_hand, place, recognised, seen, share_of_trainers
+from faultline.check.known import Known, fine, moved_by_hand, names_of_facts, place, recognised, share_of_trainers
 from faultline.observations import matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.measured import Place
@@ -34,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Group:
-    """What is wrong, in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
+    """A problem in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
     `either` those that have the same mechanism or show the same, where no more than that is known."""
 
     forms: tuple[Form, ...]
@@ -75,7 +75,7 @@ class Group:
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
         of_trainers = share_of_trainers(match.failure) == 1
-        facts = set[str]().union(*(seen(result.checked.facts) for result in self.results))
+        facts = set[str]().union(*(names_of_facts(result.checked.facts) for result in self.results))
         out = {remedy for remedy, of in match.failure.recognition.model.excludes.items() if facts & {*of}}
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
@@ -126,7 +126,7 @@ def groups(results: Collection[Result]) -> list[Group]:
     """
     by_group: dict[object, dict[tuple[str, str, object], list[tuple[Result, frozenset[Place]]]]] = {}
     known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
-    for result, (match, either) in _named(results):
+    for result, (match, either) in _with_known(results):
         form: tuple[str, str, object]
         if match:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
@@ -166,7 +166,7 @@ def causes(result: Result) -> tuple[str, ...]:
     return tuple(cause.signature for cause in result.checked.causes) or (result.signature,)
 
 
-def _named(results: Collection[Result]) -> list[tuple[Result, Known]]:
+def _with_known(results: Collection[Result]) -> list[tuple[Result, Known]]:
     """Results with what is known of them; an error of one engine is one failure under all of its strategies."""
     named = [(result, recognised(result, results)) for result in results]
     by_error = {_error(result): known for result, known in named if known[0] and result.outcome == Outcome.RAISES}
@@ -184,7 +184,7 @@ def _form(signature: str, alike: Sequence[tuple[Result, frozenset[Place]]]) -> F
 
 
 def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
-    """What is known of all forms of a failure: it is as sure as the least sure of them.
+    """The match of all forms of a failure: it is as sure as the least sure of them.
 
     One form that is more than its mechanism says that the others are too.
     """
@@ -197,7 +197,7 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
 
 
 def facts_of(results: Sequence[Result]) -> Facts:
-    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
+    """The facts of one process, on the rows of the most ranks, which differ the most; empty if there are none."""
     return max(results, key=lambda result: (bool(result.checked.facts), result.cell.world_size)).checked.facts
 
 

@@ -51,7 +51,7 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
     What its comparison shows decides before what the model is like. The model's `others` say what can't be the reason.
     """
     if fine(result):
-        return _alone(result), ()
+        return _shown_by_one_process(result), ()
     if result.outcome == "raises":
         return _by_error(result, others)
     if by_itself(result):
@@ -59,16 +59,16 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
     did = result.did
     if compared := _doing(did, place(result), compared_of(result)):
         return compared[0], compared[1:]
-    if result.checked.collectives and any(same_elsewhere(result, other) for other in others):
+    if result.checked.collectives and any(differs_alike(result, other) for other in others):
         return None, ()  # what a model asks of other ranks is no engine's fault
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS) and by_rank((result, *others)):
         return None, ()  # ranks wait for others that do something else
-    names = held(result, result.checked.facts, others) | ({APART} if result.finding.apart else set())
+    names = possible_reasons(result, result.checked.facts, others) | ({APART} if result.finding.apart else set())
     alike = _doing(did, place(result), names) or _by_facts(result, {}, others)
     return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
 
 
-def same_elsewhere(result: Result, other: Result) -> bool:
+def differs_alike(result: Result, other: Result) -> bool:
     """Whether a cell of another engine first differs in the same place, by as much."""
     one, two = result.finding.first, other.finding.first
     if not one or not two or strategies.engine(result.cell.strategy) == strategies.engine(other.cell.strategy):
@@ -107,7 +107,7 @@ def _by_error(result: Result, others: Collection[Result]) -> Known:
     # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
     cut = cut_off(facts)
     unused = tuple(name for name in facts.no_gradient if name not in cut)
-    names = held(result, replace(facts, no_gradient=unused), others).union(result.checked.shows)
+    names = possible_reasons(result, replace(facts, no_gradient=unused), others).union(result.checked.shows)
     if fitting := [match for match in fits if needed(match.failure, names)]:
         return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
     if likely := _by_facts(result, {match.failure.name: match.signature for match in worded}, others):
@@ -128,7 +128,7 @@ def _by_facts(result: Result, signatures: Mapping[str, str], others: Collection[
     `signatures` has the names of errors with its words, by failure. Where one of the model's `others` trains under the
     same strategy, in another checkpointing mode, what the model is like is no reason.
     """
-    names = held(result, result.checked.facts, others)
+    names = possible_reasons(result, result.checked.facts, others)
     likely: list[Match] = []
     trains = any(each.cell.strategy == result.cell.strategy and each.outcome == Outcome.TRAINS for each in others)
     sharded = result.outcome == Outcome.CRASHES or SHARDED.search(result.detail)
@@ -155,8 +155,8 @@ def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
 
 
 def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
-    """The failures that need one of these facts, and of which a cell does this there."""
-    fitting = [f for f in failures().values() if needed(f, names) and _measured(f, did, where)]
+    """The failures that need one of these facts and have a cell with this outcome there."""
+    fitting = [f for f in failures().values() if needed(f, names) and _is_measured(f, did, where)]
     fitting.sort(key=share_of_trainers)  # a model that is checked has none
     return tuple(_likely(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
 
@@ -173,13 +173,13 @@ def as_silent(result: Result) -> list[Failure]:
     return sorted(there, key=share_of_trainers)
 
 
-def _alone(result: Result) -> Match | None:
+def _shown_by_one_process(result: Result) -> Match | None:
     """The known failure that one process shows already where a cell agrees with it: weights that never move, because
     the model's own checkpoints cut them off."""
     facts = result.checked.facts
     if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(facts):
         return None
-    fitting = _doing(UNMOVED, ("single", facts.checkpointing), seen(Facts(frozen_input=facts.frozen_input)))
+    fitting = _doing(UNMOVED, ("single", facts.checkpointing), names_of_facts(Facts(frozen_input=facts.frozen_input)))
     return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
 
 
@@ -190,7 +190,9 @@ def _cut_off_here(result: Result) -> Match | None:
     unmoved = result.finding.unmoved
     if result.did != UNMOVED or place(result)[1] != "reentrant" or not all(n.startswith(blocks) for n in unmoved):
         return None
-    fitting = _doing(UNMOVED, ("single", "reentrant"), seen(Facts(frozen_input=result.checked.facts.frozen_input)))
+    fitting = _doing(
+        UNMOVED, ("single", "reentrant"), names_of_facts(Facts(frozen_input=result.checked.facts.frozen_input))
+    )
     return replace(fitting[0], where=frozenset([place(result)]), mechanism=CUT_OFF) if fitting else None
 
 
@@ -212,7 +214,7 @@ def share_of_trainers(failure: Failure) -> float:
     return sum(bool(variant.trainer) for variant in broken) / len(broken)
 
 
-def _measured(failure: Failure, did: Did, where: Place) -> bool:
+def _is_measured(failure: Failure, did: Did, where: Place) -> bool:
     """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
     of its cells was run says nothing."""
     cells = measured.outcomes(failure)
@@ -223,13 +225,13 @@ def _measured(failure: Failure, did: Did, where: Place) -> bool:
 
 
 def compared_of(result: Result) -> list[str]:
-    """What a cell's comparison shows, but for what a loss with a backward pass of its own shows for another reason."""
+    """The facts of a cell's comparison; none for a loss with a backward pass of its own, which shows them anyway."""
     return [] if result.checked.facts.own_backward else [*result.checked.shows]
 
 
-def held(result: Result, facts: Facts, others: Collection[Result]) -> frozenset[str]:
+def possible_reasons(result: Result, facts: Facts, others: Collection[Result]) -> frozenset[str]:
     """The names of the facts of a model that can be the reason for what a cell does."""
-    names = seen(facts) | ({"unequal"} if by_rank((result, *others)) else set())
+    names = names_of_facts(facts) | ({"unequal"} if by_rank((result, *others)) else set())
     first = result.finding.first if result.outcome == Outcome.DIVERGES else None
     if first and first.parameter in facts.hooked:  # a flat parameter has no hook
         return frozenset()
@@ -276,7 +278,7 @@ def by_rank(results: Collection[Result]) -> bool:
     return any(each.checked.by_rank for each in results) or any(asks)
 
 
-def seen(facts: Facts) -> frozenset[str]:
+def names_of_facts(facts: Facts) -> frozenset[str]:
     """The names of the facts that hold of a model."""
     return frozenset(each.name for each in fields(facts) if getattr(facts, each.name))
 

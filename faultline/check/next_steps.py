@@ -8,7 +8,6 @@ from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.beside import BESIDE, ROWS, alike, beside
 from faultline.check.findings import OF_BUFFERS, Group, causes
 from faultline.check.known import (
     ALIKE,
@@ -20,7 +19,8 @@ from faultline.check.known import (
     moved_by_hand,
     within,
 )
-from faultline.check.remarks import UNTRIED, units
+from faultline.check.model_facts import UNTRIED, units
+from faultline.check.variations import BESIDE, ROWS, agreed_references, other_run
 from faultline.runs.results import Result
 
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
@@ -82,7 +82,9 @@ def agreeing(results: Sequence[Result]) -> list[str]:
     right = {result.cell.strategy for result in trains}
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if right:
-        other = [result for result in trains if ROWS not in alike(result) and not result.checked.facts.draws]
+        other = [
+            result for result in trains if ROWS not in agreed_references(result) and not result.checked.facts.draws
+        ]
         shares = {result.cell.strategy for result in other}
         but = f", but not with {BESIDE[ROWS]}: {grouped(shares, ())}" if shares else ""
         return [f"agree with a single process: {grouped(right, ())}{but}"]
@@ -90,7 +92,7 @@ def agreeing(results: Sequence[Result]) -> list[str]:
 
 
 def involved(group: Group) -> list[str]:
-    """What a smaller model has to keep to show it: the modules where cells first differ, or the buffers.
+    """The parts that a smaller model has to keep: the modules where cells first differ, or the buffers.
 
     Of what a model moves by itself nobody knows what it is moved by, and what it asks other ranks is no engine's fault.
     """
@@ -102,7 +104,7 @@ def involved(group: Group) -> list[str]:
 
 
 def modules(results: Sequence[Result]) -> list[str]:
-    """The modules in which cells first differ, or those of buffers that differ, of which all else is a consequence."""
+    """The modules in which cells first differ, or those of buffers that differ: all else follows from them."""
     named: dict[str, None] = {}
     for result in results:
         named |= dict.fromkeys(name.rpartition(".")[0] for name in result.finding.apart)
@@ -112,7 +114,7 @@ def modules(results: Sequence[Result]) -> list[str]:
 
 
 def own_state(result: Result) -> list[str]:
-    """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
+    """The attributes or untrained weights that the model changes by itself, where that is why it differs."""
     lines = []
     if differs_by_cache(result) and not result.checked.collectives:
         lines.append(
@@ -128,7 +130,7 @@ def own_state(result: Result) -> list[str]:
 
 
 def of_units(group: Group) -> list[str]:
-    """What FSDP's units have to do with a forward pass that does otherwise in the first step already."""
+    """The role of FSDP's units in a forward pass that differs in the first step already."""
     facts = group.results[0].checked.facts
     fsdp = all(result.cell.strategy.startswith("fsdp") for result in group.results)
     if not (fsdp and facts.units and all(map(begins_forward, group.results))):
@@ -140,7 +142,7 @@ def of_units(group: Group) -> list[str]:
 
 
 def resumed(group: Group) -> list[str]:
-    """What no checkpoint holds, where a resumed run goes on otherwise."""
+    """The state that no checkpoint holds, where a resumed run goes on otherwise."""
     if all(form.results[0].signature != Signature.RESUMED_DIFFERS for form in group.forms):
         return []
     names = group.forms[0].results[0].checked.facts.not_saved
@@ -150,12 +152,12 @@ def resumed(group: Group) -> list[str]:
 
 
 def asks_ranks(results: Sequence[Result]) -> list[str]:
-    """What a model asks of ranks by itself, which one process can't show, and whether all engines do the same then."""
+    """The collectives of the model itself, which one process can't show, and whether all engines leave the same."""
     ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    neither = any(beside(result, ROWS) for result in ran if not fine(result))
+    neither = any(other_run(result, ROWS) for result in ran if not fine(result))
     judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
     judged = judged if neither else "one process is no judge of that"
     lines = [f"the model asks for its rank or for others' values ({some([*names])}): {judged}"]
@@ -170,7 +172,7 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
 
 
 def mismatched(group: Group) -> list[str]:
-    """What a crash or hang of ranks means whose collectives don't match, where nothing shows which modules they run."""
+    """The meaning of a crash or hang of unmatched collectives, where nothing shows which modules ranks run."""
     if group.match:
         return []
     crashed = filter(None, (UNLIKE_SIZES.search(result.detail) for result in group.results))
@@ -185,7 +187,7 @@ def mismatched(group: Group) -> list[str]:
 
 
 def of_wrapper(group: Group) -> list[str]:
-    """What reads an attribute of a model that an engine has wrapped; what runs modules has to be its forward pass."""
+    """Advice where code reads an attribute of a wrapped model, or goes around the forward pass of its wrapper."""
     asked = next(filter(None, (NO_ATTRIBUTE.search(result.detail) for result in group.results)), None)
     facts = group.results[0].checked.facts
     never_runs = facts.order and "" not in facts.order
@@ -203,7 +205,7 @@ def of_wrapper(group: Group) -> list[str]:
 
 
 def unlike_modules(group: Group) -> list[str]:
-    """What ranks need that run different modules, of which collectives don't match or a rank brings no gradient.
+    """Advice for ranks that run different modules: their collectives don't match, or a rank brings no gradient.
 
     Of what has a name and is no crash or hang, the failure's remedies say that.
     """
@@ -227,14 +229,14 @@ def concerns_unlike(result: Result) -> bool:
 
 
 def several_causes(group: Group) -> list[str]:
-    """What to do first where weights are wrong and buffers are as well."""
+    """Advice where weights are wrong and buffers are as well."""
     both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
     first = "weights may be wrong because of the buffers, or for another reason: mend the buffers, and check again"
     return [first] if both else []
 
 
 def same_start(group: Group) -> list[str]:
-    """What gives all ranks the weights and buffers of one, where they start with different ones."""
+    """Ways to start all ranks with the same weights and buffers, where they start with different ones."""
     there = [result for result in group.results if result.signature == Signature.START_DIFFERS]
     ways = {strategies.family(result.cell.strategy).same_start for result in there}
     every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights and buffers"
@@ -244,7 +246,7 @@ def same_start(group: Group) -> list[str]:
 
 
 def same_buffers(group: Group) -> list[str]:
-    """What gives all ranks the same buffers, where ranks hold different ones."""
+    """Ways to keep the buffers of ranks alike, where they hold different ones."""
     there = [result for result in group.results if Signature.BUFFERS_APART in causes(result)]
     if not there:
         return []

@@ -22,7 +22,7 @@ from faultline.cells.cell import FLOOR, STEPS, TOLERANCE, Cell
 from faultline.check.findings import groups
 from faultline.check.known import fine
 from faultline.check.next_steps import modules
-from faultline.check.target import Target
+from faultline.check.target import CheckTarget
 from faultline.ranks import preload, start
 from faultline.ranks.job import Written, importable
 from faultline.runs.results import Result
@@ -101,7 +101,7 @@ def _template(cell: Cell) -> Path:
     return strategies.family(cell.strategy).template
 
 
-def write(target: Target, result: Result, file: Path, python: str) -> str:
+def write(target: CheckTarget, result: Result, file: Path, python: str) -> str:
     """The source of a file for a cell of a target; raises NotExportable for what a script can't show."""
     cell = result.cell
     if not exportable(result):
@@ -153,7 +153,7 @@ def _in_docstring(text: str) -> str:
     return plain(one_line(text)).replace("\\", "/").replace('"', "'")
 
 
-def _written(target: Target, cell: Cell, python: str) -> Written:
+def _written(target: CheckTarget, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
     done = ask(
         command(python, start.__file__, "faultline.ranks.own_model.written"),

@@ -1,4 +1,4 @@
-"""What is checked: somebody's function or config, read from the words of the command line."""
+"""The target of a check: somebody's function or config, read from the words of the command line."""
 
 import ast
 import hashlib
@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline import strategies
-from faultline.base.content import content, real
 from faultline.base.errors import UNREADABLE, UsageError
-from faultline.base.near import near
-from faultline.base.paths import PACKAGE
-from faultline.base.text import one_line, plain
+from faultline.base.paths import PACKAGE, content, real
+from faultline.base.text import one_line, plain, similar_names
 from faultline.cells.cell import Cell
 from faultline.ranks import job
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
+class CheckTarget:
+    """The target of a check: a function of a Python file, or a config (`function` is empty), with an adapter or
+    without.
 
     `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
     `sketched`, `together` and `units` are as in `job.Target`.
@@ -51,7 +50,7 @@ class Target:
         return job.Target(str(self.file), self.function, lora, here, world, *how)
 
 
-def written(build: Callable[[], object]) -> str:
+def target_name(build: Callable[[], object]) -> str:
     """A function as the command line names it, ``train.py:build``; raises UsageError for one that ranks can't load."""
     function = inspect.unwrap(build)
     name = getattr(function, "__qualname__", "")
@@ -70,7 +69,7 @@ def written(build: Callable[[], object]) -> str:
 
 
 def takes_nothing(name: str, needed: Sequence[str]) -> str:
-    """What to say of a function that can't be called as it is."""
+    """The message for a function that can't be called as it is."""
     return (
         f"{plain(name)} is called without arguments, and needs {', '.join(map(plain, needed))}: give a function that"
         " takes none and returns the model, or (model, loss, batch)"
@@ -97,7 +96,7 @@ def search_path() -> tuple[str, ...]:
     )
 
 
-def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> Target:
+def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> CheckTarget:
     """Read TARGET, --lora and --units; raises UsageError for what can't be one."""
     classes = tuple(filter(None, units.split(",")))
     if not all(name.isidentifier() for name in classes) or (job.ROOT in classes and len(classes) > 1):
@@ -119,7 +118,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
             f"give a config.json, a folder or train.py:build{hub}"
         )
     if file.suffix == ".py":
-        return Target(file, _function(file, name, function), adapter(lora), path, units=classes)
+        return CheckTarget(file, _function(file, name, function), adapter(lora), path, units=classes)
     try:
         config = json.loads(content(file).decode())
         known = isinstance(config["model_type"], str)
@@ -129,7 +128,7 @@ def parse(text: str, lora: str, path: tuple[str, ...] = (), units: str = "") -> 
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
     if function:
         raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
-    return Target(file, "", adapter(lora), units=classes)
+    return CheckTarget(file, "", adapter(lora), units=classes)
 
 
 def _function(path: Path, name: str, function: str) -> str:
@@ -144,7 +143,7 @@ def _function(path: Path, name: str, function: str) -> str:
     if not function:
         raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
     if (names := _names(tree)) is not None and function not in names:
-        meant = f"did you mean {' or '.join(alike)}?" if (alike := near(function, known)) else ""
+        meant = f"did you mean {' or '.join(alike)}?" if (alike := similar_names(function, known)) else ""
         has = f"it has {', '.join(map(plain, known)) or 'none'}"
         raise UsageError(f"{plain(name)} has no function {plain(function)}; {meant or has}")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -11,16 +11,16 @@ from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
-from faultline.catalogue.outcomes import Signature, named
+from faultline.catalogue.outcomes import Signature, outcome_text
 from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
-from faultline.check import remarks, script
-from faultline.check.beside import BESIDE, BLOCKS, ROWS, SHARES, UNITS, alike
+from faultline.check import model_facts, script
 from faultline.check.findings import Form, Group, agrees, causes, decided, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
-from faultline.check.tried import tried
+from faultline.check.remedies import judge_remedies
+from faultline.check.variations import BESIDE, BLOCKS, ROWS, SHARES, UNITS, agreed_references
 from faultline.observations import matching, remedies, several
 from faultline.observations.matching import Match
 from faultline.observations.wording import normalised
@@ -58,7 +58,7 @@ def show(
     write_line(console, head)
     if {"--stack", "--python"} & {*options}:
         write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
-    for text in (*remarks.of_model(facts), *remarks.by_rank(results), *remarks.collectives(results)):
+    for text in (*model_facts.of_model(facts), *model_facts.by_rank(results), *model_facts.collectives(results)):
         write_line(console, f"  {text}")
     if len(results) > 1:
         write_line(console)
@@ -86,7 +86,9 @@ def other_units(results: Sequence[Result]) -> list[str]:
     for (what, outcome, other), same in by_outcome.items():
         detail = next(each.detail for each in same[0].checked.beside if each.what == what)
         why = f": {cut(detail, DETAIL)}" if detail else ""
-        lines.append(f"depends on units  {_where(same, results)}: {outcome} here, and {other} {BESIDE[what]}{why}")
+        lines.append(
+            f"depends on units  {_places_text(same, results)}: {outcome} here, and {other} {BESIDE[what]}{why}"
+        )
     return lines
 
 
@@ -97,10 +99,10 @@ def impossible(results: Sequence[Result]) -> list[str]:
         if result.outcome == "impossible":
             by_reason.setdefault(cut(result.detail, DETAIL), []).append(result)
     symbol = run.SYMBOLS["impossible"]
-    return [f"{symbol} impossible  {_where(alike, results)}: {reason}" for reason, alike in by_reason.items()]
+    return [f"{symbol} impossible  {_places_text(alike, results)}: {reason}" for reason, alike in by_reason.items()]
 
 
-def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
+def _places_text(some: Sequence[Result], results: Sequence[Result]) -> str:
     return "; ".join(places([result.cell for result in some], [result.cell for result in results]))
 
 
@@ -137,7 +139,7 @@ def verdict(results: Sequence[Result]) -> str:
 
 def _with_what(results: Sequence[Result]) -> str:
     """With which reference the cells that train agree, where it isn't with both."""
-    every = Counter(alike(result) for result in results if result.outcome == "trains")
+    every = Counter(agreed_references(result) for result in results if result.outcome == "trains")
     if not {*every} - {(SHARES, ROWS)}:
         return ""
     parts = []
@@ -151,7 +153,7 @@ def _with_what(results: Sequence[Result]) -> str:
 
 
 def _needed(results: Sequence[Result]) -> str:
-    """What it would take to know something of the strategies, where none could be run."""
+    """The reasons why no strategy could be run, or the option that asks for some."""
     others = [result for result in results if strategies.distributed(result.cell.strategy)]
     why = dict.fromkeys(cut(result.detail, DETAIL) for result in others or results if result.outcome == "impossible")
     return f"What stands against the others: {'; '.join(why)}." if why else "Ask for other strategies with --strategy."
@@ -175,7 +177,7 @@ def _group(
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {titled(group, match)}"))
         for distinction in several.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
-        for word, text, cells in (each.row for each in tried(group, (*results, *more))):
+        for word, text, cells in (each.row for each in judge_remedies(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
     for line in next_steps(group, (*results, *more)):
@@ -192,14 +194,14 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
     signature = form.signature or one.signature
     every = ", ".join(signature if each == one.signature else each for each in causes(one))
-    head = Text(f"{symbol} {named(one.outcome, every)}", style=style)
-    write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
+    head = Text(f"{symbol} {outcome_text(one.outcome, every)}", style=style)
+    write_line(console, head.append(f"  {_places_text(form.results, results)}", "default"))
     if fine(one):
         write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")
         return
     by_words = words(form)
     for same in by_words:
-        of = f"{_where(same, results)}: " if len(by_words) > 1 else ""
+        of = f"{_places_text(same, results)}: " if len(by_words) > 1 else ""
         write_line(console, f"  {of}{cut(same[0].detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
         write_line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
@@ -230,7 +232,7 @@ def words(form: Form) -> list[list[Result]]:
 
 
 def titled(group: Group, match: Match) -> str:
-    """What is said behind the name of a known failure: not more than is known of a model that isn't the measured one,
+    """The words behind the name of a known failure: not more than is known of a model that isn't the measured one,
     and not another engine's story."""
     if match.mechanism:
         return f"the same mechanism: {match.mechanism}"
@@ -241,7 +243,7 @@ def titled(group: Group, match: Match) -> str:
 
 
 def command(target: str, options: Sequence[str], result: Result) -> str:
-    """What checks the target again in one cell."""
+    """The command that checks the target again in one cell."""
     words = ["faultline", "check", plain(target), *map(plain, options)]
     cell = result.cell
     words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
@@ -288,6 +290,6 @@ def _problem(group: Group, results: Sequence[Result]) -> dict[str, object]:
                 "measured": each.fate.scope,
                 "tried": {result.cell.id: result.outcome for result in each.results},
             }
-            for each in tried(group, results)
+            for each in judge_remedies(group, results)
         ],
     }

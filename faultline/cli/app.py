@@ -37,10 +37,9 @@ from faultline.base.errors import (
     terminate,
     unknown,
 )
-from faultline.base.near import near
 from faultline.base.paths import INSTALLED, ROOT
-from faultline.base.text import LONGEST, cut
-from faultline.base.traces import lacking as lacking_here
+from faultline.base.text import LONGEST, cut, similar_names
+from faultline.base.traces import machine_remedy as lacking_here
 from faultline.base.version import __version__
 from faultline.cli import completion as values
 from faultline.cli import fleet, lacking, maintain, measure, options, use
@@ -238,7 +237,7 @@ def message(error: CycloptsError) -> str:
 
 def _unknown_option(name: str, known: Sequence[str]) -> str:
     """That there is no such option, with those that are like it; two hyphens alone make none alike."""
-    words = near(name.lstrip("-"), [each.lstrip("-") for each in known])
+    words = similar_names(name.lstrip("-"), [each.lstrip("-") for each in known])
     meant = [each for each in known if each.lstrip("-") in words]
     return f"unknown option {name!r}" + (f"; did you mean {' or '.join(meant)}?" if meant else ", and none is like it")
 

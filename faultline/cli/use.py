@@ -54,7 +54,7 @@ def diagnose(
     """
     from faultline.diagnose import command
 
-    return command.run(command.Request(tuple(map(str, logs)), strategy, checkpointing, stack, json))
+    return command.run(command.DiagnoseRequest(tuple(map(str, logs)), strategy, checkpointing, stack, json))
 
 
 def check(
@@ -87,7 +87,7 @@ def check(
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 
-    request = command.Request(
+    request = command.CheckRequest(
         *(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json),
         resume=resume,
         export=str(export),
@@ -130,7 +130,7 @@ def audit(
     from faultline.audit import command
 
     form = "json" if json else format or "text"
-    return command.run(command.Request([*map(str, files)], env, str(python), all, failure, form))
+    return command.run(command.AuditRequest([*map(str, files)], env, str(python), all, failure, form))
 
 
 def explain(

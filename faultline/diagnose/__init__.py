@@ -1,5 +1,4 @@
 """From a log to the failure that it shows: `command.run` is the verb, `diagnosis.diagnose` the answer.
 
-For others: `alone`, `command`, `context`, `diagnosis`, `events`, `lines`, `prefixes`, `result`, `signs`,
-`silent`, `view`.
+For others: `command`, `context`, `diagnosis`, `events`, `lines`, `messages`, `signs`, `silent`, `view`.
 """

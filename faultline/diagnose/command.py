@@ -5,33 +5,153 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from faultline import strategies
+from faultline.base.console import printed
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import NEEDED
 from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
-from faultline.diagnose import alone, lines, signs
-from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import NOT_THERE, diagnose
-from faultline.diagnose.result import DiagnoseResult
-from faultline.observations import measured
-from faultline.observations.matching import Hints
+from faultline.diagnose import lines, messages, signs, view
+from faultline.diagnose.diagnosis import NOT_THERE, Details, Diagnosis, details, diagnose
+from faultline.diagnose.events import Event
+from faultline.diagnose.silent import WarningLine
+from faultline.observations import measured, remedies, several
+from faultline.observations.matching import Hints, Match
 from faultline.stacks import requests
 
+NOT_NAMED: dict[str, object] = dict.fromkeys(
+    ("failure", "sure", "signature", "title", "mechanism", "fixed", "measured"), ""
+)
+NO_LISTS: dict[str, object] = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 GIVEN = "the given text"  # in the place of a file's name
 _NAMED = re.compile(r"[/\\]|\.[A-Za-z]\w{0,7}$")  # a path, or a file's extension
 _CHINESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")  # which is written without blanks
 
 
+@dataclass(frozen=True, repr=False)
+class DiagnoseResult:
+    """The failure that a log shows, or that it shows none which the catalogue has.
+
+    `str` is the answer of `faultline diagnose`, as it is written to a file.
+
+    - `diagnosis`: what was decided: its `match`, or the `several` that it may be, the `cause` in the log, what is known
+      of the run (`hints`), ...
+    - `details`: what recorded runs know of it: what helps, where it happens, how to repeat it
+    """
+
+    diagnosis: Diagnosis
+    details: Details
+
+    @property
+    def answer(self) -> str:
+        """``named``, ``one of several`` or ``not in the catalogue``."""
+        return self.diagnosis.answer
+
+    @property
+    def failure(self) -> str:
+        """The name of the failure; empty if none is named."""
+        return self.diagnosis.failure
+
+    @property
+    def sure(self) -> str:
+        """``certain`` or ``likely``; empty if no failure is named."""
+        return self.diagnosis.match.sure if self.diagnosis.match else ""
+
+    def as_json(self) -> dict[str, object]:
+        """The answer of ``--json``; docs/diagnose.md has the keys."""
+        diagnosis, details = self.diagnosis, self.details
+        match, cause, hints, near = diagnosis.match, diagnosis.cause, diagnosis.hints, details.near
+        unnamed = NOT_NAMED | NO_LISTS | _together(diagnosis, details)
+        return {
+            "answer": diagnosis.answer,
+            **(_failure_keys(match, details) if match else unnamed),
+            "several": [_possible(each) for each in diagnosis.several],
+            "error": cause.text if cause else "",
+            "search": diagnosis.search,
+            "cause": _event_keys(cause) if cause else None,
+            "followed": [_event_keys(event) for event in diagnosis.events.events if event is not cause],
+            "silence": vars(diagnosis.silence) if diagnosis.silence else None,
+            "same_losses": vars(diagnosis.same) if diagnosis.same else None,
+            "warned": [_warned(warned) for warned in diagnosis.warned],
+            "alike": [
+                {"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in diagnosis.alike
+            ],
+            "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in details.seen],
+            "strategies": sorted(hints.strategies, key=strategies.names().index),
+            "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
+            "versions": hints.versions,
+            "then": {"date": near[0].name, "versions": dict(near[0].versions), "outcomes": near[1]} if near else {},
+        }
+
+    def show(self, console: Console) -> None:
+        view.show(console, self.diagnosis, self.details)
+
+    def __str__(self) -> str:
+        return printed(self.show)
+
+    def __repr__(self) -> str:
+        return f"DiagnoseResult({self.failure or self.answer!r}, sure={self.sure!r})"
+
+
+def _failure_keys(match: Match, details: Details) -> Mapping[str, object]:
+    """The keys of the failure that is named: what it is, what helps, where it happens."""
+    failure = match.failure
+    return {
+        "failure": failure.name,
+        "sure": match.sure,
+        "signature": match.signature,
+        "title": failure.title,
+        "mechanism": match.mechanism,
+        "claims": [remedies.as_json(fate) for fate in details.fates],
+        "measured": details.fates[0].scope if details.fates else "",
+        "happens": details.happens,
+        "fixed": failure.until,
+        "reproduce": details.commands,
+        "records": failure.records,
+    }
+
+
+def _together(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
+    """The keys of several failures together: their mechanism, if they share one, and what helps against each."""
+    claims = [remedies.as_json(fate) for fate in details.fates]
+    return {"mechanism": next((each.mechanism for each in diagnosis.several), ""), "claims": claims}
+
+
+def _possible(match: Match) -> Mapping[str, object]:
+    return {
+        "failure": match.failure.name,
+        "signature": match.signature,
+        "distinguished_by": match.distinguished_by,
+        "runs": several.runs(match),
+        "upgrade": [release for _, release, _ in several.upgrades(match)],
+    }
+
+
+def _warned(warned: WarningLine) -> Mapping[str, object]:
+    return {key: value for key, value in vars(warned).items() if key != "strategies"}
+
+
+def _event_keys(event: Event) -> Mapping[str, object]:
+    return {
+        "kind": event.kind,
+        "error": event.text,
+        "file": event.file,
+        "line": event.number,
+        "named_in_line": event.last,
+        "rank": event.rank,
+        "follows": event.follows,
+    }
+
+
 @dataclass(frozen=True)
-class Request:
+class DiagnoseRequest:
     """The logs to read (none: standard input), or the `text` of one, what is known of their run, and whether the answer
     is JSON."""
 
@@ -43,7 +163,7 @@ class Request:
     text: str = ""
 
 
-def run(request: Request) -> int:
+def run(request: DiagnoseRequest) -> int:
     """Print the answer to a log: exit code 0 if it is a failure of the catalogue, or one of several, and 1 if not.
 
     Raises UsageError where there is no log.
@@ -60,7 +180,7 @@ def run(request: Request) -> int:
     return EXIT_UNEXPECTED if result.diagnosis.answer == NOT_THERE else EXIT_AS_EXPECTED
 
 
-def answer(request: Request) -> DiagnoseResult:
+def answer(request: DiagnoseRequest) -> DiagnoseResult:
     """Read logs to their end; raises UsageError for one that can't be read, for empty ones, and for unknown names."""
     logs = request.logs or (STDIN,)
     options = hints(request)
@@ -89,7 +209,9 @@ def pasted(words: Sequence[str]) -> str:
         return ""
     if " " not in text.strip():
         return text if _CHINESE.search(text) and _sentence([text]) else ""
-    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text) is not None
+    shown = (
+        signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or messages.typed(text) is not None
+    )
     return text if shown or _sentence(words) else ""
 
 
@@ -101,8 +223,8 @@ def _sentence(words: Sequence[str]) -> bool:
     return bool(long) and not apart and not _NAMED.search(words[-1].strip())
 
 
-def hints(request: Request) -> Hints:
-    """What the options say of the run; raises UsageError for unknown names."""
+def hints(request: DiagnoseRequest) -> Hints:
+    """The hints that the options give; raises UsageError for unknown names."""
     selection = Selection.parse(strategy=request.strategy, checkpointing=request.checkpointing)
     check(failures(), selection)
     return Hints(

@@ -1,4 +1,4 @@
-"""What a log shows of its run: the strategy, the checkpointing mode, the versions."""
+"""The traces of a run in its log: the strategy, the checkpointing mode, the versions."""
 
 import functools
 import re
@@ -9,8 +9,7 @@ from faultline.base.text import matches
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
-from faultline.diagnose.signs import TRIED
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import TRIED, needed
 from faultline.observations.matching import Hints
 from faultline.strategies.naming import asked_for, messages, requests, traces, within
 
@@ -56,7 +55,8 @@ def _of_run() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def patterns() -> tuple[str, ...]:
-    """What strategies, modes and failures are known by. What spans lines is about an error's own traceback."""
+    """The patterns by which strategies, modes and failures are known. What spans lines is about an error's own
+    traceback."""
     tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
     conditions = [condition for table in tables for each in table.values() for condition in each.any_of]
     errors = [error for f in failures().values() for error in f.recognition.error.values()]
@@ -97,21 +97,22 @@ class Collector:
                 self.versions[name[1].lower()] = version[1]
 
     def hints(self, error: str) -> Hints:
-        """What the lines and an error's text with its traceback show of the run; a traceback outranks settings."""
+        """The strategy, mode and versions that lines and an error with its traceback show; a traceback outranks
+        settings."""
         traceback = error.splitlines()
         # Frames and messages show what ran; settings show what was asked for, which need not be what ran.
-        ran = _first(traces(), traceback) or _first(messages(), self.lines)
+        ran = _first_match(traces(), traceback) or _first_match(messages(), self.lines)
         asked = asked_for(self.lines)
         if not ran or (asked and within(asked, ran)):
             ran = asked
         ran_with, stated = ([TRIED.sub("", text) for text in texts] for texts in (traceback, self.lines))
-        modes = _first(MODES, ran_with) or _first(MODES, stated)
+        modes = _first_match(MODES, ran_with) or _first_match(MODES, stated)
         names = frozenset(name for name in strategies.names() if ran and matches(name, ran))
         context = "\n".join((*traceback, *self.lines))
         return Hints(names, frozenset(mode for mode in CHECKPOINTING if mode in modes), self.versions, context)
 
 
-def _first(table: Iterable[tuple[re.Pattern[str], tuple[str, ...]]], texts: Sequence[str]) -> tuple[str, ...]:
+def _first_match(table: Iterable[tuple[re.Pattern[str], tuple[str, ...]]], texts: Sequence[str]) -> tuple[str, ...]:
     """The names of the first pattern of a table that any of the texts has; none if there is none."""
     for pattern, names in table:
         if any(pattern.search(text) for text in texts):

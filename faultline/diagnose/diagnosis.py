@@ -1,18 +1,22 @@
-"""Decides which error of a log is the first cause, and which failure it is."""
+"""Decides which error of a log is the first cause and which failure it is, and what recorded runs know of that."""
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.diagnose.alone import Alone
+from faultline.catalogue import REMEDIES
+from faultline.cells.cell import Cell
 from faultline.diagnose.context import Collector
 from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
-from faultline.diagnose.reader import Reader
-from faultline.diagnose.silent import SameLosses, Silence, Steps, Warned, Warnings
-from faultline.observations import measured, several
-from faultline.observations.matching import SET, Hints, Match, fitting, sharing
+from faultline.diagnose.messages import MessageReader
+from faultline.diagnose.reader import EventReader
+from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
+from faultline.observations import matching, measured, nearest, remedies, several
+from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, fitting, sharing
+from faultline.observations.remedies import Fate
+from faultline.observations.store import Row, Stack
 from faultline.observations.wording import searchable
 
 NAMED, SEVERAL, NOT_THERE = "named", "one of several", "not in the catalogue"
@@ -41,7 +45,7 @@ class Diagnosis:
     events: Events
     hints: Hints
     silence: Silence | None = None
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[WarningLine, ...] = ()
     empty: bool = False
     cut: Line | None = None
     same: SameLosses | None = None
@@ -51,7 +55,7 @@ class Diagnosis:
         return NAMED if self.match else SEVERAL if self.several else NOT_THERE
 
     @property
-    def named(self) -> str:
+    def failure(self) -> str:
         """The name of the failure; empty if none is named."""
         return self.match.failure.name if self.match else ""
 
@@ -129,9 +133,9 @@ class Intake:
     """Reads a log once with all readers; `empty` until there was a byte to read."""
 
     def __init__(self) -> None:
-        self.reader, self.collector, self.steps, self.warnings = Reader(), Collector(), Steps(), Warnings()
+        self.reader, self.collector, self.steps, self.warnings = EventReader(), Collector(), Steps(), Warnings()
         self.all = self.reader, self.collector, self.steps, self.warnings
-        self.alone = Alone()
+        self.alone = MessageReader()
         self.empty = True
 
     def pattern(self) -> re.Pattern[bytes] | None:
@@ -149,3 +153,79 @@ class Intake:
 def _compiled(words: tuple[str, ...]) -> re.Pattern[bytes]:
     # It searches many lines at once.
     return re.compile("|".join(filter(None, words)).encode() or rb"(?!)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Details:
+    """Recorded runs beside an answer.
+
+    reason    why a failure is no more than likely
+    fates     remedies and what became of them
+    each      of several failures, the first remedy that is verified and the first that helps in places, beside those
+              that help against all, with the failure's name
+    happens   where the failure ends with this error today
+    near      the measured stack that is nearest to the log's versions, and how many cells had which outcome there
+    commands  that reproduce the failure; `export` is the cell that shows it today
+    seen      recorded runs that ended with the error, of a failure that is named or one of several
+    """
+
+    reason: str = ""
+    fates: Sequence[Fate] = ()
+    each: Sequence[tuple[str, Fate]] = ()
+    happens: Sequence[str] = ()
+    near: tuple[Stack, Mapping[str, int]] | None = None
+    commands: Sequence[str] = ()
+    export: Cell | None = None
+    seen: Sequence[tuple[Cell, Row]] = ()
+
+
+def details(diagnosis: Diagnosis) -> Details:
+    """The recorded runs beside an answer."""
+    match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
+    if not match or not cause:
+        names = {each.failure.name for each in diagnosis.several}
+        seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
+        fates = several.helps_all(diagnosis.several) if names else ()
+        return Details(
+            fates=fates, seen=seen, each=_remedies_of_each(diagnosis.several, {fate.claim.text for fate in fates})
+        )
+    fates = remedies.fates(match.failure, match.signature, match.where, hints.versions)
+    cell, date = measured.cell_for(match.failure, match.signature, match.where)
+    near = nearest.nearest(match.failure, hints.versions)
+    return Details(
+        reason=_why_likely(match, hints) if match.sure == LIKELY else "",
+        fates=matching.worded(fates, match.mechanism),
+        happens=matching.happens(match),
+        near=(near[0], nearest.then(near[1], match.where)) if near else None,
+        commands=matching.commands(match),
+        export=None if date else cell,
+        seen=measured.seen(cause.text),
+    )
+
+
+def _remedies_of_each(several: Sequence[Match], besides: Collection[str]) -> list[tuple[str, Fate]]:
+    chosen = []
+    for match in several:
+        every = remedies.fates(match.failure, match.signature, match.where)
+        fates = [fate for fate in every if fate.claim.kind in REMEDIES and fate.claim.text not in besides]
+        for word in ("verified", "conditional"):
+            chosen += [(match.failure.name, fate) for fate in fates if fate.word == word][:1]
+    return chosen
+
+
+def _why_likely(match: Match, hints: Hints) -> str:
+    """Why an answer is no more than likely, and the option that would decide it."""
+    if match.mechanism:
+        return "the error shows the mechanism; the log doesn't show whether it is this failure's model"
+    if match.only_if:
+        return f"if {match.only_if}, which this log doesn't show"
+    if match.later:
+        return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
+    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
+        return "our runs ended with this error, but none with your versions or the nearest that were measured"
+    if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
+        return "only your options point to this failure: other mistakes raise this error too"
+    if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
+        return "nothing excludes it; it was measured in another checkpointing mode, and the mode plays no part here"
+    options = " and ".join(matching.settling(match, hints)) if match.where else ""
+    return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"

@@ -1,10 +1,11 @@
-"""The lines of a log, whatever its bytes are: plain text with rank and writer, in bounded memory."""
+"""The lines of a log, whatever its bytes are: plain text without prefixes, with rank and writer, in bounded memory."""
 
 import codecs
 import json
 import os
 import re
 import stat
+import string
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +14,39 @@ from typing import BinaryIO, NamedTuple
 
 from faultline.base.errors import UsageError
 from faultline.base.text import STDIN, plain
-from faultline.diagnose.prefixes import PREFIX, bare
 
+LAYERS = 6  # prefixes that may stand before a line, one behind the other
+
+_BOX = "╭╮╰╯┌┐└┘├┤│┃║─━═┏┓┗┛"
+_LEVEL = "(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+_NAME = r"(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}"  # with a digit in it
+
+# By the group that names its meaning; every repetition is bounded or followed by what it can't hold itself, so each
+# takes time in proportion to the line.
+_FORMS = (
+    r"\[(?:local_?)?(?:rank|default|trainer|worker|gpu)[ _:]?(?P<rank>\d{1,5})\]:? ?",  # [rank0]:
+    r"\[(?P<number>\d{1,5})\]:(?= ?\S) ?",  # [0]:
+    r" {0,4}(?P<srun>\d{1,5}): ",  # 0:
+    r"\[\d{1,5},(?:mpirank:)?(?P<mpi>\d{1,5})(?:,[\w.-]{1,60})?\](?:<std(?:out|err)>)?:?",  # [1,0]<stderr>:
+    r"\((?P<actor>[\w.<>:-]{1,60}(?: [\w.-]{1,40})? (?:pid|rank)=\d{1,9}(?:, ip=[\w.:]{1,60})?)\) ?",  # (Worker pid=1)
+    rf"(?P<host>{_NAME}|\d{{1,3}}(?:\.\d{{1,3}}){{3}}): ",  # node1:
+    rf"(?P<service>{_NAME}) {{1,8}}\| ",  # trainer-1 |
+    r"(?P<time>\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?(?: [-|])?:? ?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\](?: [-|])? ?"
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d "  # syslog
+    r"|\[ {0,9}\d{1,9}\.\d{3,9}\] "  # the kernel
+    r"|\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d[.\d]{0,10} {1,4}(?:\d{1,9} )?[\w./+-]{1,200}:\d{1,6}\] )",  # glog
+    rf"(?P<level>\[{_LEVEL}\][ :-]{{0,3}}"
+    rf"|{_LEVEL} {{0,5}}[|:-] ?"
+    rf"|\[{_LEVEL}\|[\w.:/-]{{1,120}}\] ?"
+    r"|\[[\w./-]{1,80}:\d{1,6}(?::\w{1,60})?\] "  # [engine.py:12:train]
+    r"|std(?:err|out) [FP] )",  # Kubernetes
+    r"(?P<quote>> )",
+    r"(?P<group> {2,12}[+|] )",  # of exceptions
+)
+PREFIX = re.compile("|".join(_FORMS), re.IGNORECASE)
+_RICH = re.compile(r"^ *(?:❱ )?([\w/~.<-][\w/~.<>+-]{0,300}\.py):(\d{1,6}) in (<?\w{1,80}>?)$")  # a frame in a box
+_FIRST = frozenset("[(> " + string.ascii_letters + string.digits)  # with which any of them begins
 CHUNK = 1 << 18  # bytes that are read at a time
 WIDTH = 1 << 16  # bytes of a line of JSON that are read; the rest is dropped
 PLAIN = 1 << 13  # the same of any other line
@@ -30,6 +62,31 @@ _WHEN = ("timestamp", "@timestamp", "time")
 _WHO = ("rank", "pod_name", "pod", "hostname", "host")
 _HOLDS = re.compile(r"\\n|\\u001b|\"(?:message|log|msg|textPayload|MESSAGE)\" ?:")
 _MEMBER = re.compile(r'"[\w.@-]{1,80}" ?: ?"')  # of an object that stands in several lines
+
+
+def bare(text: str) -> tuple[str, int | None, str, bool, str]:
+    """A line's text without prefixes, the rank and the writer that they name, whether it is dated, and its time."""
+    rank, names, dated, time, at = None, "", False, "", 0
+    for _ in range(LAYERS):
+        match = PREFIX.match(text, at) if text[at : at + 1] in _FIRST else None
+        if not match:
+            break
+        kind = match.lastgroup or ""
+        if kind in ("rank", "number", "srun", "mpi"):
+            rank = int(match[kind])
+        elif kind in ("actor", "host", "service"):
+            names += f"{match[kind]} "
+        elif kind in ("time", "level"):
+            dated, time = True, time or (match["time"] or "")
+        at = match.end()
+    text = text[at:]
+    if text and text[0] in _BOX:
+        text = "  " + text.strip(_BOX + " ")  # indented, as all lines of a traceback but the last
+    if ".py:" in text:
+        text = _RICH.sub(r'  File "\1", line \2, in \3', text)
+    if rank is not None:
+        names += f"rank {rank}"
+    return text.rstrip(), rank, names.strip(), dated, time.strip()
 
 
 class Line(NamedTuple):  # of which there may be many millions
@@ -84,7 +141,7 @@ def lines(
 
     Its name is added to `binary` if it begins with many control characters, in whichever encoding, as no log does.
     """
-    first, parts = _first(utf8(unzipped(iter(lambda: stream.read(CHUNK), b""))))
+    first, parts = _first_piece(utf8(unzipped(iter(lambda: stream.read(CHUNK), b""))))
     if binary is not None and len(first) > 20 * len(first.translate(None, _CONTROLS)) // 19:
         binary.append(name)
     for number, raw in split(parts, wanted):
@@ -92,7 +149,7 @@ def lines(
             yield Line(name, number, *bare(text))
 
 
-def _first(parts: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+def _first_piece(parts: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
     """The first piece that isn't empty, and all pieces; without the mark of UTF-8."""
     rest = filter(None, parts)
     first = next(rest, b"").removeprefix(codecs.BOM_UTF8)
@@ -101,7 +158,7 @@ def _first(parts: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
     """The content of gzip members, known by their first bytes, else the bytes as they are; a torn member ends it."""
-    first, parts = _first(content)
+    first, parts = _first_piece(content)
     if not first.startswith(GZIP):
         yield from parts
         return
@@ -121,7 +178,7 @@ def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
 
 def utf8(content: Iterable[bytes]) -> Iterator[bytes]:
     """UTF-16 as UTF-8; the rest is left for `decoded`."""
-    first, parts = _first(content)
+    first, parts = _first_piece(content)
     encoding = _utf16(first[:HEAD])
     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
     for part in parts:
@@ -149,17 +206,17 @@ def split(content: Iterable[bytes], wanted: Wanted = lambda: None) -> Iterator[t
         else:
             for raw in ended.split(b"\n") if feed else ():
                 number += 1
-                line = _shown(raw)
+                line = _visible(raw)
                 if not pattern or _has(pattern, line):
                     yield number, line
                     pattern = wanted()
         # What a carriage return at the end does, only the next piece shows.
-        rest = _shown(rest) + (b"\r" if rest.endswith(b"\r") else b"")
-    if (line := _shown(rest)) and (not (pattern := wanted()) or _has(pattern, line)):
+        rest = _visible(rest) + (b"\r" if rest.endswith(b"\r") else b"")
+    if (line := _visible(rest)) and (not (pattern := wanted()) or _has(pattern, line)):
         yield number + 1, line
 
 
-def _shown(raw: bytes) -> bytes:
+def _visible(raw: bytes) -> bytes:
     """The beginning of what a line showed last, where carriage returns overwrite: more of it if it may be JSON."""
     if b"\r" in raw:
         raw = raw.rstrip(b"\r").rpartition(b"\r")[2]

@@ -41,7 +41,7 @@ class _Open:
     last: int = 0
 
 
-class Reader:
+class EventReader:
     """Takes a log's lines one by one and collects its events; each writer's lines are read apart."""
 
     def __init__(self) -> None:

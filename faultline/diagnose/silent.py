@@ -1,4 +1,4 @@
-"""What logs without an error show of runs that learn nothing: no step has a gradient, or a library only warned."""
+"""Logs without an error, of runs that learn nothing: no step has a gradient, or a library only warned."""
 
 import functools
 import math
@@ -10,8 +10,7 @@ from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.diagnose.lines import Line
-from faultline.diagnose.signs import TRACEBACK
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import TRACEBACK, needed
 from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
 
@@ -22,7 +21,7 @@ SKIPS = "In fp16 a few such steps may be skipped, and the next ones have a numbe
 LONGEST = 4000  # characters of a line that are searched
 
 WRONGLY = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
-"""How cells end of which a warning is all that is seen."""
+"""The ends of cells that show no more than a warning."""
 
 NORM = re.compile(
     r"(?<!\w)grad_norm['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
@@ -65,7 +64,7 @@ class Silence:
 
     @property
     def skips(self) -> str:
-        """What else it may be, in words: steps that a loss scaler skips."""
+        """Another explanation: steps that a loss scaler skips."""
         return SKIPS if self.figure == GRAD_NORM and self.steps < FEWEST else ""
 
 
@@ -79,7 +78,7 @@ class SameLosses:
     first: int
 
 
-class Run:
+class StepCount:
     """Steps of a log by one figure: those since the last one that had a number, which may be none."""
 
     def __init__(self) -> None:
@@ -104,7 +103,7 @@ class Steps:
     """The pattern of the lines that count."""
 
     def __init__(self) -> None:
-        self._gradients, self._losses = Run(), Run()
+        self._gradients, self._losses = StepCount(), StepCount()
         self._by_rank: dict[int, list[str]] = {}
         self._first: Line | None = None
 
@@ -148,7 +147,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningLine:
     """The first line with a warning that is all that a failure prints, and what makes it more than harmless.
 
     `strategies` are those under which it may train wrongly without an error.
@@ -170,7 +169,7 @@ class Warnings:
     """
 
     def __init__(self) -> None:
-        self._first: dict[str, Warned] = {}
+        self._first: dict[str, WarningLine] = {}
         self.traceback: Line | None = None
 
     @property
@@ -184,9 +183,9 @@ class Warnings:
             self.traceback = self.traceback or line
         for name, pattern, distinguished_by in warnings():
             if name not in self._first and pattern.search(text):
-                self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
+                self._first[name] = WarningLine(name, distinguished_by, text.strip(), line.file, line.number)
 
-    def warned(self, hints: Hints) -> tuple[Warned, ...]:
+    def warned(self, hints: Hints) -> tuple[WarningLine, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
         every = [
             replace(each, strategies=_silently(failures()[each.failure], WRONGLY, hints))

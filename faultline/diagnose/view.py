@@ -11,8 +11,7 @@ from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import grouped
-from faultline.diagnose.details import Details
-from faultline.diagnose.diagnosis import Diagnosis
+from faultline.diagnose.diagnosis import Details, Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
 from faultline.diagnose.silent import SameLosses, Silence
 from faultline.observations import matching, several
@@ -34,9 +33,9 @@ OTHERS = 4  # events that are shown beside the cause
 def show(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     """Print an answer; every text of the log goes through `one_line`."""
     if diagnosis.match:
-        _named(console, diagnosis, diagnosis.match, details)
+        _show_named(console, diagnosis, diagnosis.match, details)
     elif diagnosis.several:
-        _several(console, diagnosis, details)
+        _show_several(console, diagnosis, details)
     elif diagnosis.cause and diagnosis.cause.name == "OutOfMemoryError":
         place = _lines_of(diagnosis.cause)
         _headline(console, "Not in the catalogue", f"plain out of memory, not a fault of distribution ({place})")
@@ -44,7 +43,7 @@ def show(console: Console, diagnosis: Diagnosis, details: Details) -> None:
         _not_named(console, diagnosis)
 
 
-def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
+def _show_named(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
     _headline(console, match.failure.name, title, style)
@@ -58,7 +57,7 @@ def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Detail
     _commands(console, diagnosis, match, details)
 
 
-def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
+def _show_several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     """Several failures: what would show which one it is, and what helps against each of them."""
     every = diagnosis.several
     same = every[0].mechanism
@@ -147,7 +146,7 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.silence:
         _silent(console, diagnosis.silence)
     if diagnosis.same:
-        _same(console, diagnosis.same)
+        _show_same_losses(console, diagnosis.same)
     _warned(console, diagnosis)
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
@@ -238,7 +237,7 @@ def _events(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _silent(console: Console, silence: Silence) -> None:
-    """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
+    """Print the failures that train without a gradient; no log shows which of many mistakes it is."""
     lines = f"{one_line(silence.file)}:{'-'.join(map(str, dict.fromkeys((silence.first, silence.last))))}"
     what = f"Many mistakes do that, so no failure is named. {silence.skips}".rstrip()
     write_line(console, f"  {lines}  {count(silence.steps, 'step')}. {what}")
@@ -255,7 +254,7 @@ def _silent(console: Console, silence: Silence) -> None:
     write_line(console, f"  To find the parameters and the module: {check}, or the model's folder")
 
 
-def _same(console: Console, same: SameLosses) -> None:
+def _show_same_losses(console: Console, same: SameLosses) -> None:
     ranks = ", ".join(map(str, same.ranks))
     write_line(console, f"  {one_line(same.file)}:{same.first}  ranks {ranks}, {same.steps} steps")
     write_line(console, "  This is right if what they log is the mean over the ranks.")
@@ -284,7 +283,7 @@ def _lines_of(event: Event) -> str:
 
 
 def _place(diagnosis: Diagnosis) -> str:
-    """What is known of the run's place, where the error leaves it: ``zero2*, checkpointing reentrant``."""
+    """The place of the run as far as it is known: ``zero2*, checkpointing reentrant``."""
     where = diagnosis.match.where if diagnosis.match else frozenset()
     names = {strategy for strategy, _ in where} or diagnosis.hints.strategies
     modes = {mode for _, mode in where} or diagnosis.hints.modes

@@ -7,9 +7,9 @@ from dataclasses import replace
 from faultline import strategies
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, one_line, plain
-from faultline.base.traces import shortened
+from faultline.base.traces import shorten_paths
 from faultline.catalogue import REMEDIES, stories
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.export import upstream
@@ -126,7 +126,7 @@ def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
         symptom = cut(symptom, LONGEST)
         text = escaped(f"raises {symptom}" if outcome == "raises" else symptom)
     else:
-        text = escaped(named(outcome, signature))
+        text = escaped(outcome_text(outcome, signature))
     if signature in where.failure.also_raises:
         text += " (of another cause)"
     return text
@@ -204,7 +204,7 @@ def apart(output: str) -> str:
 def transcript(output: str) -> str:
     """All that a file printed, without noise and without this machine's paths; a long one says what is left out."""
     named = re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', plain(apart(output)))
-    lines, shown = shortened(named).splitlines(), []
+    lines, shown = shorten_paths(named).splitlines(), []
     for before, line in zip(["", *lines], lines, strict=False):
         below = "Warning: " in before and line.startswith("  ")  # the line that warns
         if not below and not NOISE.search(line):
@@ -218,7 +218,7 @@ def _waits(output: str) -> list[str]:
     """Where each rank waits: the innermost frames, the frames of the file itself, and those that it calls."""
     lines = []
     for rank, stack in STACK.findall(output):
-        frames = [shortened(re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', frame)) for frame in stack.splitlines()]
+        frames = [shorten_paths(re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', frame)) for frame in stack.splitlines()]
         # The frames of the file, and what they call.
         of_file = [frame for n, frame in enumerate(frames) if OWN_FRAME.search("\n".join(frames[n : n + 2]))]
         lines += [rank, *frames[:INNERMOST], "  ...", *(frame for frame in of_file if frame not in frames[:INNERMOST])]

@@ -12,8 +12,8 @@ from faultline.base.errors import UsageError
 from faultline.base.interpreters import ask
 from faultline.base.packages import REPOSITORIES, untagged, versions
 from faultline.base.text import one_line, plain
-from faultline.base.traces import shortened
-from faultline.catalogue.outcomes import named
+from faultline.base.traces import shorten_paths
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import expected
 from faultline.export.cell import ExportedCell, recorded
 from faultline.observations import measured, store
@@ -77,7 +77,7 @@ def printed(folder: Path, command: tuple[str, ...]) -> str:
     if done.returncode:
         last = one_line((done.stderr.strip().splitlines() or [""])[-1])[:WIDTH]
         return f"`{shown}` ended with exit code {done.returncode}: {last}"
-    text = ASKED.sub("", LOGGED.sub("", shortened(plain(done.stdout))))
+    text = ASKED.sub("", LOGGED.sub("", shorten_paths(plain(done.stdout))))
     return "\n".join(line.rstrip() for line in text.strip().splitlines()[:LINES])
 
 
@@ -105,9 +105,9 @@ def devices(where: ExportedCell) -> str:
     on_gpu = replace(where.cell, device="cuda")
     if where.cell == on_gpu:
         return "Run on a GPU."
-    did = next((named(*row.did) for row in reversed(store.rows(where.failure.name).get(on_gpu, ()))), "")
+    did = next((outcome_text(*row.did) for row in reversed(store.rows(where.failure.name).get(on_gpu, ()))), "")
     rule = expected.first(expected.rules(where.failure), on_gpu, measured.pinned())
     if not did and rule and rule.device:
-        did = named(rule.outcome, *rule.signature[:1])
+        did = outcome_text(rule.outcome, *rule.signature[:1])
     how = "Run on CPU with gloo" if where.cell.world_size > 1 else "Run on CPU"
     return f"{how}; on a GPU it does this: {did}." if did else f"{how}; not run on a GPU."

@@ -9,7 +9,7 @@ from faultline.base.markdown import headed
 from faultline.base.markdown import row as line
 from faultline.base.packages import untagged
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome, named
+from faultline.catalogue.outcomes import Outcome, outcome_text
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.on_gpus import Machine, Measured, Reason, Row, everything, reasons
@@ -89,7 +89,7 @@ def differing() -> dict[Reason, list[tuple[Row, str]]]:
                 reason = replace(as_ruled, why=rule.reason or UNKNOWN, record=rule.record)
             else:
                 continue
-            by_reason.setdefault(reason, []).append((row, named(on_cpu.outcome, *on_cpu.signatures)))
+            by_reason.setdefault(reason, []).append((row, outcome_text(on_cpu.outcome, *on_cpu.signatures)))
     return by_reason
 
 
@@ -102,7 +102,9 @@ def table() -> str:
         cells = ", ".join(f"{number} of `{name}`" for name, number in names.items())
         more = filter(None, (reason.record, reason.decide and f"`{reason.decide}`"))
         on_cpu = ", ".join(sorted({did for _, did in found}))
-        lines.append(line(cells, on_cpu, named(reason.outcome, reason.signature), "; ".join((reason.why, *more))))
+        lines.append(
+            line(cells, on_cpu, outcome_text(reason.outcome, reason.signature), "; ".join((reason.why, *more)))
+        )
     same = ran - sum(map(len, by_reason.values()))
     sums = f"Of {ran:,} cells, {same:,} did what the CPU does with the same versions, and {ran - same} something else:"
     return "\n".join((sums, "", *headed(("cells", "on the CPU", "on the GPU", "why"), lines)))

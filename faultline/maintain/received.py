@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from faultline.base.content import content
 from faultline.base.errors import UsageError
 from faultline.base.packages import stack_name
+from faultline.base.paths import content
 from faultline.base.text import cut
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures

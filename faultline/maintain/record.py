@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from faultline.base.content import real
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, stack_name
+from faultline.base.paths import real
 from faultline.base.text import count
-from faultline.base.traces import shortened
+from faultline.base.traces import shorten_paths
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.recognition import met
+from faultline.catalogue.recognition import meets_any
 from faultline.cells import on_gpus as gpu_store
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
@@ -108,10 +108,10 @@ def recorded(result: Result, failure: Failure) -> Error:
     traceback = result.error.traceback if raises and result.error else ""
     if not raises:
         traceback = "\n".join(rank.stack or rank.log for rank in result.ranks)
-    text = shortened(result.detail)
+    text = shorten_paths(result.detail)
     signature = failure.signature(text) if raises else result.signature
     id_ = store.error_id(failure.name, result.outcome, text)
-    return Error(id_, failure.name, signature, result.outcome, text, excerpt(shortened(traceback)))
+    return Error(id_, failure.name, signature, result.outcome, text, excerpt(shorten_paths(traceback)))
 
 
 def excerpt(traceback: str) -> str:
@@ -131,8 +131,8 @@ def answer(failure: Failure, signature: str, text: str) -> tuple[str, bool]:
     if signature not in failure.also_raises:
         return failure.name, False
     owners = [f for f in failures().values() if signature not in f.also_raises and f.signature(text) == signature]
-    fitting = [f.name for f in owners if met(f.recognition.of(signature).any_of, text)]
+    fitting = [f.name for f in owners if meets_any(f.recognition.of(signature).any_of, text)]
     if fitting:
         return fitting[0], False
-    same = (f for f in owners if (shared := mechanism(f, signature)) and met(shared.any_of, text))
+    same = (f for f in owners if (shared := mechanism(f, signature)) and meets_any(shared.any_of, text))
     return next(((f.name, True) for f in same), ("", False))

@@ -9,7 +9,7 @@ from faultline import strategies
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.recognition import Mechanism, met
+from faultline.catalogue.recognition import Mechanism, meets_any
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.observations import measured, nearest, remedies
@@ -156,7 +156,7 @@ def support(failure: Failure, signature: str, hints: Hints) -> Support:
         return Support.OPTIONS
     if _open(failure, signature, hints):
         return Support.PARTLY
-    if same and met(same.any_of, log_and_options):
+    if same and meets_any(same.any_of, log_and_options):
         return Support.MECHANISM
     return Support.NOTHING if conditions or same else Support.ERROR
 
@@ -170,9 +170,9 @@ def _open(failure: Failure, signature: str, hints: Hints) -> str:
 def _judge_loading(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
     """How sure the error of a process is that loads what a run left: its strategy and mode say nothing of that run."""
     same, where = mechanism(failure, signature), measured.places(failure, finding)
-    if met(failure.recognition.of(signature).any_of, hints.context):
+    if meets_any(failure.recognition.of(signature).any_of, hints.context):
         return Match(failure, finding, LIKELY, where=where, later=True)
-    if same and met(same.any_of, hints.context):
+    if same and meets_any(same.any_of, hints.context):
         return Match(failure, finding, LIKELY, where=where, mechanism=same.text, later=True)
     return Match(failure, finding, against=SHARED, later=True)
 

@@ -10,7 +10,7 @@ from faultline.base.text import count, one_line
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Signature
-from faultline.catalogue.recognition import met, patterns_met
+from faultline.catalogue.recognition import meets_any, patterns_met
 from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN, Outcomes
@@ -94,7 +94,7 @@ def beginning(error: Error) -> str:
 def _may_be(match: Match, hints: Hints) -> bool:
     """Whether a log has what a failure needs to be one of several, if the error's words say too little."""
     may_be = match.failure.recognition.of(match.signature).may_be
-    return met(may_be, f"{hints.context}\n{hints.asked}")
+    return meets_any(may_be, f"{hints.context}\n{hints.asked}")
 
 
 def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:

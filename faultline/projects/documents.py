@@ -26,14 +26,14 @@ class Place:
     path: Path = Path()
 
     def __str__(self) -> str:
-        return f"{self.where} {self.text}".rstrip()
+        return f"{self.without_text} {self.text}".rstrip()
 
     @property
-    def where(self) -> str:
+    def without_text(self) -> str:
         """Without the text: ``train.yaml:3``."""
         return f"{self.name}:{self.line}" if self.line else self.name
 
-    def also(self, more: str) -> Place:
+    def with_text(self, more: str) -> Place:
         """The same place with more to say of it."""
         return replace(self, text=f"{self.text}, {more}")
 

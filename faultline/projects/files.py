@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.base.content import content, real
 from faultline.base.errors import UsageError
+from faultline.base.paths import content, real
 from faultline.base.text import STDIN, one_line
 from faultline.projects.documents import Document
 

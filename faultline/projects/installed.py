@@ -1,4 +1,4 @@
-"""What is installed in an environment, by the names of its metadata folders: nothing of it is imported or run."""
+"""The packages of an environment, by the names of its metadata folders: nothing of it is imported or run."""
 
 import os
 import re

@@ -11,11 +11,10 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 
-from faultline.base.content import real
 from faultline.base.errors import UsageError
-from faultline.base.near import misspelt
 from faultline.base.packages import STACK
-from faultline.base.text import one_line
+from faultline.base.paths import real
+from faultline.base.text import misspelt, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
 from faultline.projects import files
@@ -88,7 +87,7 @@ def of_setup(document: Document) -> list[Pin]:
         return []
     lists = (node.elts for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Set))
     texts = [each for elements in lists for each in elements if isinstance(each, ast.Constant)]
-    pins = (_asked(document, str(each.value), str(each.value), each.lineno) for each in texts)
+    pins = (_stated_pin(document, str(each.value), str(each.value), each.lineno) for each in texts)
     return [pin for pin in _bounded(document, pins) if pin]
 
 
@@ -227,7 +226,7 @@ def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
     requirements = [text for group in (project.get("dependencies"), *groups) for text in _texts(group)]
     uv = {str(name): entry for name, entry in table(data, "tool", "uv", "sources").items()}
     elsewhere = {canonicalize_name(name): pin for name, entry in uv.items() if (pin := _uv(document, name, entry))}
-    pins = (_asked(document, text, text) for text in requirements)
+    pins = (_stated_pin(document, text, text) for text in requirements)
     yield from (pin for pin in pins if not pin or pin.package not in elsewhere)
     yield from elsewhere.values()
     for name, entry in table(data, "tool", "poetry", "dependencies").items():
@@ -271,10 +270,10 @@ def _conda(document: Document, entries: Sequence[object]) -> Iterator[Pin | None
     """An environment.yml: conda's own ``name=version``, and the part that pip installs."""
     for text in _texts([*entries, *(text for entry in entries for text in _texts(table(entry).get("pip")))]):
         plain = re.sub(r"^([\w.-]+)=(\d[\w.]*)(?:=\S+)?$", r"\1==\2", text.replace("pytorch=", "torch="))
-        yield _asked(document, text, plain)
+        yield _stated_pin(document, text, plain)
 
 
-def _asked(document: Document, text: str, requirement: str, line: int = 0) -> Pin | None:
+def _stated_pin(document: Document, text: str, requirement: str, line: int = 0) -> Pin | None:
     """The pin of a requirement that stands in a file as `text`."""
     try:
         at = partial(document.place, line) if line else lambda: document.line(max(document.text.find(text), 0))

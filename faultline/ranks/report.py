@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from faultline.base.errors import MACHINE, OTHER, FaultlineError
-from faultline.base.traces import lacking, message_of, own_fault
+from faultline.base.traces import machine_remedy, message_of, own_fault
 from faultline.cells.finding import Number
 from faultline.ranks.facts import Facts
 
@@ -206,7 +206,7 @@ def error_report(error: BaseException) -> ErrorReport:
     """What is known of an exception, while it is handled."""
     chain = tuple(_chain(error, set())[-CHAIN:])
     text, kind = bounded("".join(traceback.format_exception(error))), chain[-1].kind
-    if kind == OTHER and lacking(error):
+    if kind == OTHER and machine_remedy(error):
         kind = MACHINE
     return ErrorReport(type(error).__name__, chain[-1].message, text, own_fault(error), kind, time.monotonic(), chain)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from faultline.base.text import count, cut
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.releases.bisect_record import WIDTH, Blame, Changes, Record, Side
 
 OTHERS = {
@@ -69,7 +69,7 @@ def confidence(before: Side, after: Side) -> str:
 def _side(record: Record, each: Side) -> Iterator[str]:
     yield f"  {record.package} {each}, {each.agree} of {count(each.runs, 'run')}"
     texts = Counter(
-        f"{named(did.outcome, did.signature)}: {cut(did.detail, WIDTH)}".removesuffix(": ")
+        f"{outcome_text(did.outcome, did.signature)}: {cut(did.detail, WIDTH)}".removesuffix(": ")
         for did in each.outcomes.values()
     )
     for text, cells in texts.items():

@@ -37,7 +37,7 @@ def show(
         write_line(console, f"  first seen in: {failure.first_seen}", "dim")
     today = "\n\n".join(verdicts.endings(failure)) or verdicts.today(failure)
     _part(console, "Cause", story.get("Cause", ""))
-    _part(console, "What you see", "\n\n".join(stories.seen(story)))
+    _part(console, "What you see", "\n\n".join(stories.symptom_and_error(story)))
     _part(console, "Happens today", today.replace("`", ""))
     _part(console, "On a GPU", " ".join(on_gpus))
     remedies = [fate for fate in fates if fate.claim.kind in REMEDIES and fate.word in WORDS]

@@ -13,7 +13,7 @@ from faultline.base.packages import stack_name
 from faultline.base.text import count, cut, here, listing, one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did, Outcome, named
+from faultline.catalogue.outcomes import Did, Outcome, outcome_text
 from faultline.cells import expected, on_gpus, words
 from faultline.cells.cell import MARGIN, TOLERANCE, Cell
 from faultline.cells.expected import Basis, Expectation
@@ -60,7 +60,7 @@ class Compared:
     @property
     def change(self) -> str:
         """Both outcomes: ``trains -> raises (two-devices)``."""
-        return f"{named(self.on_cpu.outcome, *self.on_cpu.signatures)} -> {self.result.did}"
+        return f"{outcome_text(self.on_cpu.outcome, *self.on_cpu.signatures)} -> {self.result.did}"
 
 
 def compared(results: Iterable[Result]) -> list[Compared]:
@@ -164,7 +164,7 @@ def _cell(console: Console, each: Compared, info: RunInfo, width: int) -> None:
     wrong = each.kind != Kind.KNOWN
     line = Text(f"{one_line(each.result.cell.id)}  ").append(one_line(each.change), "bold red" if wrong else "yellow")
     write_line(console, line)
-    should = named(each.result.expected.outcome, *each.result.expected.signatures)
+    should = outcome_text(each.result.expected.outcome, *each.result.expected.signatures)
     basis = f"expected there: {should}, {BASES[each.result.expected.basis]}" if each.kind == Kind.AGAINST else ""
     basis = BASES[Basis.REPORT] if each.kind == Kind.KNOWN and each.result.expected.basis == Basis.REPORT else basis
     if detail := cut(": ".join(filter(None, (basis, each.result.detail))), width):
@@ -205,7 +205,7 @@ def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]
     dids: dict[str, list[Cell]] = {}
     for cell in bases.get(Basis.REPORT, ()):
         should = expected.expect(rules, cell, versions)
-        dids.setdefault(named(should.outcome, *should.signatures), []).append(cell)
+        dids.setdefault(outcome_text(should.outcome, *should.signatures), []).append(cell)
     lines += [f"As reported, not measured: {did} under {words.in_words(of, cells)}." for did, of in dids.items()]
     if Basis.CPU in bases:
         what = "All others" if len(bases) > 1 else "No cell was measured on a GPU with this stack. All"

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from faultline.base.packages import stack_name
 from faultline.base.text import one_line, plain
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import named
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING
 from faultline.report import claims, on_gpus
@@ -143,7 +143,7 @@ def _cell(result: Result, shared: Callable[[object], int], stack: str) -> dict[s
         "signature": result.signature,
         "ok": as_expected(result),
         "verdict": result.verdict,
-        "expected": named(expected.outcome, *expected.signatures),
+        "expected": outcome_text(expected.outcome, *expected.signatures),
         "record": expected.record,
         "seconds": _number(result.seconds),
         "detail": shared(result.detail),

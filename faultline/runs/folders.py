@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from faultline.base import packages
-from faultline.base.content import real
 from faultline.base.errors import NeverReady, NoRoom, UsageError
+from faultline.base.paths import real
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import Cell

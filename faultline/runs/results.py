@@ -13,7 +13,7 @@ import msgspec
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import untagged
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
+from faultline.catalogue.outcomes import SILENT, Did, Outcome, outcome_text
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
@@ -239,7 +239,7 @@ def as_expected(result: Result) -> bool:
 
 def expectation(result: Result) -> str:
     """The expected and the observed outcome in a few words."""
-    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {result.did}"
+    return f"expected {outcome_text(result.expected.outcome, *result.expected.signatures)}, got {result.did}"
 
 
 def outcomes(results: Iterable[Result]) -> dict[Cell, Did]:

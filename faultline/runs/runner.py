@@ -9,7 +9,7 @@ from pathlib import Path
 
 from faultline.base.errors import DIED, MACHINE, Impossible, NeverReady, ServerDied
 from faultline.base.text import one_line
-from faultline.base.traces import fault_of_machine, fault_of_own, innermost, lacking, last_words, signal_name
+from faultline.base.traces import fault_of_machine, fault_of_own, innermost, last_words, machine_remedy, signal_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
@@ -167,7 +167,7 @@ def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> 
             if server.killed or (isinstance(died, NeverReady) and not again):
                 raise
             problem = str(died)
-    if lacking(Exception(problem)):
+    if machine_remedy(Exception(problem)):
         return Ended([]), Judgement(Outcome.INVALID, Signature.MACHINE, fault_of_machine(problem))
     return Ended([]), Judgement(Outcome.INVALID, Signature.SERVER, problem)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from faultline.base.traces import shortened
+from faultline.base.traces import shorten_paths
 from faultline.runs.results import Result
 from faultline.runs.storage import Machine, RunFolder, RunInfo
 from faultline.strategies import Evidence
@@ -67,7 +67,7 @@ def without_names(line: Mapping[str, Any], private: Collection[str]) -> dict[str
 
 def clean(text: str, private: Collection[str]) -> str:
     """A text without paths, without names that are private, and without addresses of a network."""
-    text = _PATH.sub("<path>", shortened(text))
+    text = _PATH.sub("<path>", shorten_paths(text))
     for name in private:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "<name>", text)
     return _ADDRESS.sub("<address>", text)

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from faultline.base.content import content
 from faultline.base.errors import UNREADABLE, UsageError
-from faultline.base.paths import RESULTS
+from faultline.base.paths import RESULTS, content
 from faultline.runs.results import Result, read
 from faultline.stacks.index import Release
 

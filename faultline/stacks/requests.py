@@ -13,10 +13,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError, unknown
-from faultline.base.near import slip
 from faultline.base.packages import NEEDED, TODAY, pinned
 from faultline.base.paths import ROOT, STACKS
-from faultline.base.text import cut
+from faultline.base.text import cut, is_slip
 
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
 EARLIEST = datetime.date(2025, 3, 1)
@@ -84,7 +83,7 @@ def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
         raise UsageError(f"{text!r} names a package twice")
     pins = {requirement(pin): pin for pin in base}
     for name in given:
-        if name not in NEEDED and name not in pins and slip(name, NEEDED):
+        if name not in NEEDED and name not in pins and is_slip(name, NEEDED):
             raise unknown("package", name, NEEDED)
     rest = tuple(pin for name, pin in pins.items() if name not in given)
     return Stack(" ".join(words), ordered({name: name for name in UNDECLARED} | given), asof, rest)

@@ -220,11 +220,13 @@ def package(name: str) -> str:
     return family(name).package if name in _index() else "torch"
 
 
+@functools.cache
 def least_ranks(name: str) -> int:
     """How many ranks a strategy needs to be what its name says."""
     return family(name).least_ranks.get(name, 1) if name in _index() else 1
 
 
+@functools.cache
 def usual_ranks(name: str) -> int:
     """The world size at which a strategy is run unless another is asked for."""
     return max(2, least_ranks(name)) if distributed(name) else 1

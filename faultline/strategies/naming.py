@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from faultline import strategies
-from faultline.base.near import plain
-from faultline.base.text import matches
+from faultline.base.text import matches, small_letters
 from faultline.strategies import Family, Table
 
 Rows = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
@@ -72,7 +71,7 @@ def aliases() -> dict[str, str]:
 
 def mentioned(text: str) -> frozenset[str]:
     """The strategies that a sentence of ours mentions, as in "an adapter under ZeRO-1 or FSDP2"; code says nothing."""
-    words = (plain(word) for word in _NAME.findall(re.sub(r"`[^`]*`", "", text)))
+    words = (small_letters(word) for word in _NAME.findall(re.sub(r"`[^`]*`", "", text)))
     patterns = tuple(aliases().get(word, f"{word}*") for word in words)
     return frozenset(name for name in strategies.names() if matches(name, patterns))
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 
 from faultline import strategies
-from faultline.base.content import content
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
-from faultline.base.paths import ROOT
-from faultline.base.traces import shortened
+from faultline.base.paths import ROOT, content
+from faultline.base.traces import shorten_paths
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.runs.results import Result
 from lab.explore import case as cases
@@ -152,7 +151,7 @@ def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
     """What was seen of a case, and of its program by strategy."""
     words = {strategy: str(did) for strategy, did in where.items()}
     return Seen(
-        kind(result), result.outcome, result.signature, shortened(result.detail), words, dict(result.stack), steady
+        kind(result), result.outcome, result.signature, shorten_paths(result.detail), words, dict(result.stack), steady
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from faultline.base.content import content
+from faultline.base.paths import content
 from lab.explore.holding import Tally
 from lab.explore.search import Search, Stage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faultline.base.errors import NotExportable, UsageError
 from faultline.base.packages import stack_name
-from faultline.base.traces import shortened
+from faultline.base.traces import shorten_paths
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
@@ -62,12 +62,12 @@ def issue(finding: Finding, text: str, output: str) -> str:
     """The issue, with the file and what it printed."""
     return skeleton.TEMPLATES.get_template("issue.md.j2").render(
         finding=finding,
-        detail=shortened(finding.seen.detail),
+        detail=shorten_paths(finding.seen.detail),
         name=engine,
         does=does,
         stack=stack_name(finding.seen.stack),
         file=text.rstrip(),
-        output="\n".join([line for line in shortened(output).splitlines() if not NOISE.search(line)][-LINES:]),
+        output="\n".join([line for line in shorten_paths(output).splitlines() if not NOISE.search(line)][-LINES:]),
     )
 
 

@@ -16,9 +16,9 @@ from faultline.base.markdown import put
 from faultline.base.packages import NEEDED, pinned
 from faultline.base.paths import RESULTS, ROOT, STACKS
 from faultline.base.text import count
+from faultline.catalogue.history import axes
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import named
-from faultline.catalogue.places import axes
+from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
@@ -128,7 +128,7 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Ma
         bump, comparison = bumps[name], answer.comparison
         counts: Counter[str] = Counter()
         for group in comparison.groups:
-            counts[f"{group.kind}: {named(group.before)} to {group.after}"] += len(group.changes)
+            counts[f"{group.kind}: {outcome_text(group.before)} to {group.after}"] += len(group.changes)
         changed = ", ".join(f"{count} {is_safe_view.code(text)}" for text, count in counts.items())
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
         rows.append(

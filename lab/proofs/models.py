@@ -22,7 +22,7 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
 from faultline.check import script
-from faultline.check.target import Target
+from faultline.check.target import CheckTarget
 from faultline.runs import folders, oracle, progress, results
 from faultline.runs.driver import Plan
 from faultline.runs.nodes import Ended
@@ -141,7 +141,7 @@ def chosen(request: Request) -> list[Cell]:
     return cells
 
 
-def targets(folder: Path) -> dict[str, Target]:
+def targets(folder: Path) -> dict[str, CheckTarget]:
     """What `check` is given for each model type, with and without an adapter: a config that names type and class.
 
     The rest of it is what the type's config has by default.
@@ -151,12 +151,12 @@ def targets(folder: Path) -> dict[str, Target]:
         file = folder / each.model_type / "config.json"
         file.parent.mkdir()
         file.write_text(json.dumps({"model_type": each.model_type, "architectures": [each.model_class]}))
-        made[each.model_type] = Target(file, "", {})
-        made[each.model_type + ADAPTED] = Target(file, "", LORA)
+        made[each.model_type] = CheckTarget(file, "", {})
+        made[each.model_type + ADAPTED] = CheckTarget(file, "", LORA)
     return made
 
 
-def run_cell(models: Mapping[str, Target], server: RankServer, references: References, cell: Cell) -> Result:
+def run_cell(models: Mapping[str, CheckTarget], server: RankServer, references: References, cell: Cell) -> Result:
     """One cell of one model type; what one process can't build or train is `impossible`, with the reason."""
     try:
         return checked_cell.run(models[cell.variant], server, references, cell)

@@ -167,12 +167,12 @@ def test_a_function_is_looked_for_where_it_stands():
     scope = {"__name__": "__main__"}
     exec(compile("def build(): ...", "<stdin>", "exec"), scope)
     with pytest.raises(UsageError, match="build stands in no file"):
-        target.written(scope["build"])
+        target.target_name(scope["build"])
 
     @functools.wraps(build)
     def wrapper(): ...
 
-    assert target.written(wrapper) == "tests/api/test_api.py:build"
+    assert target.target_name(wrapper) == "tests/api/test_api.py:build"
 
 
 def test_what_can_not_be_asked_is_refused():

@@ -15,12 +15,12 @@ from packaging.version import Version
 from faultline import strategies
 from faultline.audit import arguments, conditions
 from faultline.audit.arguments import trainers
+from faultline.audit.contents import Content
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import evidence
+from faultline.audit.open_conditions import deciding
 from faultline.audit.project import Project, put_together
-from faultline.audit.reading import Content
-from faultline.audit.undecided import deciding
-from faultline.audit.wording import undecided as undecided_text
+from faultline.audit.view import undecided as undecided_text
 from faultline.base import packages, paths
 from faultline.catalogue import loading
 from faultline.catalogue.loading import needs
@@ -217,7 +217,7 @@ def answer_to(case):
 
 
 def wanted_in(case):
-    return [conditions.wanted(case, condition) for condition in case.open]
+    return [conditions.wanted_text(case, condition) for condition in case.open]
 
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import github, sarif
+from faultline.audit import sarif
 from faultline.catalogue.loading import failures
 from tests.support.projects import GRPO, put
 
@@ -76,13 +76,13 @@ def test_annotations_name_a_file_and_a_line(project, asked):
 
 def test_an_annotation_is_as_severe_as_the_result_in_code_scanning():
     """Breaks when the line that fails a job looks like one that doesn't."""
-    assert {word: level.replace("note", "notice") for word, level in sarif.LEVELS.items()} == github.KINDS
+    assert {word: level.replace("note", "notice") for word, level in sarif.LEVELS.items()} == sarif.KINDS
 
 
 @given(st.text())
 def test_no_text_ends_an_annotation(text):
     """Breaks when a text of a file is a workflow command of its own."""
-    data, value = github._escaped(text), github._escaped(text, ":,")
+    data, value = sarif._escaped(text), sarif._escaped(text, ":,")
     assert not set("\r\n") & {*data} and not set("\r\n:,") & {*value}
     for mark in ("%2C", "%3A", "%0A", "%0D", "%25"):
         value = value.replace(mark, chr(int(mark[1:], 16)))

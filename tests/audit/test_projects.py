@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit.project import read_project
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.projects import files
 from faultline.projects import versions as asked_versions
 from faultline.projects.documents import Document
-from tests.support.projects import put, written
+from tests.support.projects import put, read_project, written
 
 
 def versions(tmp_path, text, name="requirements.txt"):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from faultline.audit import command, defaults, groups
+from faultline.audit import command, defaults
 from faultline.audit.project import read_recipes
 from faultline.catalogue.loading import failures
 from faultline.observations import ranges
@@ -18,7 +18,7 @@ LAUNCH = "accelerate launch --config_file a.yaml -m trl.scripts.grpo --config {}
 
 
 def audited(*paths, **more):
-    return command.answer(command.Request([*map(str, paths)], **more))
+    return command.answer(command.AuditRequest([*map(str, paths)], **more))
 
 
 def match_of(result, name):
@@ -125,7 +125,7 @@ def test_what_belongs_to_one_part_of_a_project_is_not_said_of_another(tmp_path):
 def test_equal_recipes_cost_one_answer(tmp_path, monkeypatch):
     """Breaks when a folder of 250 recipes takes as long as 250 projects."""
     asked = []
-    monkeypatch.setattr(groups, "findings", lambda project: asked.append(project) or [])
+    monkeypatch.setattr(command, "findings", lambda project: asked.append(project) or [])
     folder = put(tmp_path, {f"{number}.yaml": REENTRANT for number in range(250)})
     assert len(audited(folder).recipes) == 250 and len(asked) == 1
 
@@ -242,6 +242,8 @@ def test_a_project_says_what_to_ignore(tmp_path):
     assert other.recipes == ("recipes/b.yaml",) and other.project.versions["trl"].pinned, "it holds for others"
     unknown = audited_with("pyproject.toml", settings.format("F0000"))
     assert unknown.certain == (NO_GRAD,) and "no failure is called F0000" in str(unknown)
+    misplaced = audited_with("pyproject.toml", settings.replace(".audit", "").format(NO_GRAD))
+    assert "pyproject.toml:2: `ignore` is not read here: write it below [tool.faultline.audit]" in str(misplaced)
 
 
 def test_nobody_is_asked_for_what_is_stated(tmp_path):

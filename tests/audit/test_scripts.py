@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.audit import python_calls, trainings
-from faultline.audit.project import read_project
 from faultline.projects.documents import Document
-from tests.support.projects import family, written
+from tests.support.projects import family, read_project, written
 
 VERL = "python3 -m verl.trainer.main_ppo data.n=1 +actor_rollout_ref"
 COMMANDS = {
@@ -159,7 +158,7 @@ def test_a_command_over_lines_has_the_line_of_each_flag(tmp_path):
     configs = {"zero3.yaml": config % 3, "zero2.yaml": config % 2}
     known = written(tmp_path, {"train.sh": SCRIPT, **configs})
     assert known.left["strategy"] == {"zero3", "zero3-small"}, "the command says which of two configs it takes"
-    assert [place.where for place in known.sources["checkpointing"]] == ["train.sh:8"]
+    assert [place.without_text for place in known.sources["checkpointing"]] == ["train.sh:8"]
     assert known.left["checkpointing"] == {"reentrant", "non-reentrant"}, "$@ may name the mode"
     assert known.sources["own max_grad_norm"][0].where == "train.sh:9"
 
@@ -193,7 +192,7 @@ def test_literals_of_a_call_are_known_and_nothing_else(tmp_path):
     known = written(tmp_path, {"train.py": PROGRAM})
     assert known.left["trainer"] == {"grpo"} and known.left["checkpointing"] == {"reentrant"}
     assert not {"adapter", "precision"} & known.left.keys() and not (tmp_path / "owned").exists()
-    assert [place.where for place in known.sources["checkpointing"]] == ["train.py:5", "train.py:6"]
+    assert [place.without_text for place in known.sources["checkpointing"]] == ["train.py:5", "train.py:6"]
 
 
 @pytest.mark.parametrize("name", ["train.py", "train.sh"])
@@ -217,10 +216,10 @@ PARTS = ["SFTConfig(", "bf16=True, ", "deepspeed=", "{'a': 1}, ", "x", "**k, ", 
 def test_any_program_is_read(reader, parts, data):
     """Breaks when a script or code of any kind ends in a traceback, or says something of no line."""
     text = data.draw(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(parts)).map("".join)))
-    for statements in reader.read(Document("x", Path("x"), text)):
+    for statements, *_ in reader.trainings(Document("x", Path("x"), text)):
         assert all(each.source.name == "x" and each.source.line for each in statements)
 
 
 @pytest.mark.parametrize("text", ["x = " + "(" * 5000, "x = " + "-" * 100_000 + "1", "SFTConfig(a=" + "[" * 3000])
 def test_code_that_no_parser_takes_says_nothing(text):
-    assert not python_calls.read(Document("x", Path("x"), text + "\nSFTConfig(bf16=True)"))
+    assert not python_calls.trainings(Document("x", Path("x"), text + "\nSFTConfig(bf16=True)"))

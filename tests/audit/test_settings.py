@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from faultline import strategies
 from faultline.audit import adapters, arguments, conditions
 from faultline.audit.engines import OTHER_TRAINER
-from faultline.audit.project import read_project
 from faultline.base.paths import ROOT
 from faultline.projects.documents import Document
-from tests.support.projects import GRPO, family, put, written
+from tests.support.projects import GRPO, family, put, read_project, written
 
 
 def package(name):

@@ -7,7 +7,6 @@ import pytest
 from packaging.requirements import InvalidRequirement
 
 from faultline.audit import sarif, shell
-from faultline.audit.project import read_project
 from faultline.base import console, errors, traces
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.projects import documents, files, versions
@@ -16,6 +15,7 @@ from faultline.releases import units
 from faultline.runs import results, storage
 from faultline.stacks import environments, requests
 from tests.support.program import python
+from tests.support.projects import read_project
 
 DEEP = 100_000
 BRACKETS = "[" * DEEP + "]" * DEEP
@@ -186,7 +186,7 @@ def test_paths_say_nothing_of_a_machine():
         ("/home/me/faultline/repros/a/failure.py:3", "train.py:3"),
         ("see /tmp/x/y and a/tmp/b", "see <path> and a/tmp/b"),
     ):
-        assert traces.shortened(text) == short
+        assert traces.shorten_paths(text) == short
 
 
 def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):

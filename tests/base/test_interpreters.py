@@ -23,7 +23,7 @@ OTHERS = {
     "faultline/runs/supervisor.py": "command",
     "faultline/stacks/environments.py": "uv",
     "lab/screenshots.py": "command",
-    "website/dates.py": "git",
+    "website/facts.py": "git",
 }
 PLANTED = sorted(
     {*sys.stdlib_module_names, *NEEDED, "pip", "venv", "uv", "ruff", "ray", "faultline", "setuptools", "pkg_resources"}

@@ -15,13 +15,13 @@ from tests.support import steps
 ROOMS = ("base", "diagnose", "audit", "projects", "observations")
 # These are only asked about the beginning of a text (match, fullmatch).
 ANCHORED = {
-    *("diagnose.signs.FRAME", "diagnose.signs._TYPE", "diagnose.prefixes.PREFIX", "diagnose.lines.PREFIX"),
+    *("diagnose.signs.FRAME", "diagnose.signs._TYPE", "diagnose.lines.PREFIX"),
     *("audit.shell.LAUNCHERS", "projects.files.USUAL", "projects.files.SHELL", "projects.versions.NAMELESS"),
     *("projects.versions.ROW", "projects.versions.NAMED", "projects.versions.INCLUDED", "projects.versions.REPOSITORY"),
-    *("audit.shell.ASSIGNED", "audit.shell.REDIRECTED", "audit.hydra.WORD", "audit.asked.OF_A_PART"),
+    *("audit.shell.ASSIGNED", "audit.shell.REDIRECTED", "audit.hydra.WORD", "audit.pins.OF_A_PART"),
 }
 # One sees 120 characters at most, the other our own patterns.
-SHORT = ("diagnose.signs._LAST_NAME", "diagnose.words._OPEN")
+SHORT = ("diagnose.signs._LAST_NAME", "diagnose.signs._OPEN")
 
 
 def compiled():

@@ -11,8 +11,8 @@ from rich.console import Console
 from faultline import strategies
 from faultline.base import text as base_text
 from faultline.base.console import write_line
-from faultline.base.near import near, slip
 from faultline.base.packages import NEEDED
+from faultline.base.text import is_slip, similar_names
 from faultline.catalogue.loading import failures
 from faultline.strategies import naming
 
@@ -78,23 +78,23 @@ STRATEGIES = strategies.names()
 )
 def test_what_people_call_it_is_understood_and_nothing_suggested_where_nothing_is_like_it(name, known, meant):
     """Breaks when three letters of four suggest a word that nobody meant."""
-    assert near(name, [*known], naming.aliases() | {"gpu": "cuda"}) == meant
+    assert similar_names(name, [*known], naming.aliases() | {"gpu": "cuda"}) == meant
 
 
 @given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=10))
 def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, known):
-    assert set(near(name, known)) <= {*known}
+    assert set(similar_names(name, known)) <= {*known}
     for each in known:
-        assert each in near(each, known)
+        assert each in similar_names(each, known)
 
 
 def test_a_name_of_any_length_has_no_likeness():
     """Breaks when a million letters take hours: each of them is left out once."""
-    assert near("x" * 1_000_000, STRATEGIES) == [] and not slip("t" * 1_000_000, NEEDED)
+    assert similar_names("x" * 1_000_000, STRATEGIES) == [] and not is_slip("t" * 1_000_000, NEEDED)
 
 
 def test_a_slip_of_the_pen_is_seen_and_another_package_is_none():
     """Breaks when a package that nobody meant is asked of an index, or a real one can't be asked about."""
     slips = ["tlr", "trll", "tl", "transformer", "transfromers", "deepsped", "dataset", "PFET"]
     others = ["torchao", "torchvision", "xformers", "bitsandbytes", "liger-kernel", "vllm", "numpy"]
-    assert [name for name in (*slips, *others) if slip(name, NEEDED)] == slips
+    assert [name for name in (*slips, *others) if is_slip(name, NEEDED)] == slips

@@ -4,7 +4,7 @@ import pytest
 
 from faultline.base.errors import UsageError
 from faultline.catalogue.loading import failures, load
-from faultline.catalogue.recognition import Condition, met
+from faultline.catalogue.recognition import Condition, meets_any
 
 HEAD = "from faultline.catalogue import *\n\nFAILURE = Failure('t', 'now', 'never', "
 FIXED = "[[fixed]]\npackage = 'x'\nversion = '1'\nmeasured_by = ''\n"
@@ -91,8 +91,8 @@ def test_what_a_table_can_not_mean_is_one_clear_line(folder, name, text, message
 def test_one_condition_of_several_is_enough():
     any_of = (Condition(("a", "b")), Condition(("a",), ("x", "b")))
     texts = ["", "a", "b", "a b", "a\nb", "a\nx", "b\nx"]
-    assert [text for text in texts if met(any_of, text)] == ["a", "a b", "a\nb"]
-    assert met((), "") and not met(any_of[:1], "a")
+    assert [text for text in texts if meets_any(any_of, text)] == ["a", "a b", "a\nb"]
+    assert meets_any((), "") and not meets_any(any_of[:1], "a")
 
 
 def test_each_broken_variant_says_what_of_a_project_it_takes():

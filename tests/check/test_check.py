@@ -20,16 +20,27 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
-from faultline.check import beside, command, findings, known, next_steps, remarks, script, target, tried, view
 from faultline.check import cell as checking
-from faultline.check.result import CheckResult
+from faultline.check import (
+    command,
+    findings,
+    known,
+    model_facts,
+    next_steps,
+    remedies,
+    script,
+    target,
+    variations,
+    view,
+)
+from faultline.check.command import CheckResult
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
-from faultline.report import remedies
+from faultline.report.remedies import ORDER
 from faultline.runs import folders, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
@@ -341,7 +352,7 @@ def test_an_error_of_a_model_whose_forward_pass_never_runs_says_so(order, said):
 
 def test_what_agrees_with_the_mean_of_losses_alone_is_said_where_another_cell_is_wrong():
     """Breaks when DDP, which keeps rank 0's memory bank, is named as the way to train like one process."""
-    with_bank = beside.added(entry("trains", "ddp"), beside.ROWS, entry("diverges", "ddp"))
+    with_bank = variations.with_other_run(entry("trains", "ddp"), variations.ROWS, entry("diverges", "ddp"))
     lines = next_steps.agreeing([with_bank, entry("trains", "ddp-static-graph"), entry("diverges", "zero2")])
     assert lines == ["agree with a single process: ddp, ddp-static-graph, but not with one process on all rows: ddp"]
 
@@ -388,7 +399,7 @@ def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
     facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
     names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
-    [line] = remarks.by_rank([entry(by_rank=names, facts=facts)])
+    [line] = model_facts.by_rank([entry(by_rank=names, facts=facts)])
     assert line == "exits: run on some ranks only, whatever their rows are"
 
 
@@ -450,7 +461,7 @@ def test_one_failure_is_told_once_whatever_its_forms():
     fates = {fate.key: fate for fate in groups[0].fates}
     helps = fates["non-reentrant"]
     assert helps.word == "verified" and helps.cells == helps.speak_for > 3, "non-reentrant helps against both"
-    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=remedies.ORDER.index)
+    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=ORDER.index)
 
 
 READY = (score.NEAR_MISSES / "made-full-fine-tune-that-looks-for-unused-parameters.log").read_text()
@@ -595,18 +606,18 @@ def test_a_remedy_is_judged_by_the_models_own_cells_first():
     """Breaks when a setting is called refuted above a cell of the same table that trains with it."""
     unused, remedy = replace(FACTS, no_gradient=("spare",)), "ddp-find-unused"
     wrong = raises(WAITS, facts=unused)
-    [group], [cell] = findings.groups([wrong]), tried.untried([wrong])
+    [group], [cell] = findings.groups([wrong]), remedies.untried([wrong])
     assert cell == replace(wrong.cell, strategy=remedy)
     for outcome, word, helped in (("trains", "verified", 1), ("raises", "refuted", 0)):
         other = entry(outcome, remedy, signature="other", facts=unused)
-        assert not tried.untried([wrong, other]), "what was run is not run again"
-        [row] = [each.row for each in tried.tried(group, [wrong, other]) if each.results]
+        assert not remedies.untried([wrong, other]), "what was run is not run again"
+        [row] = [each.row for each in remedies.judge_remedies(group, [wrong, other]) if each.results]
         assert row[:2] == (word, "`find_unused_parameters=True`")
         assert row[2].startswith(f"your model under ddp-find-unused: {helped} of 1 cell; in the")
-    assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", remedy)]))
+    assert not any(each.results for each in remedies.judge_remedies(group, [wrong, entry("impossible", remedy)]))
     both = [wrong, raises(WAITS, remedy, facts=unused)]
     [group] = findings.groups(both)
-    [row] = [each.row for each in tried.tried(group, both) if each.results]
+    [row] = [each.row for each in remedies.judge_remedies(group, both) if each.results]
     assert row[:2] == ("refuted", "`find_unused_parameters=True`"), "it goes wrong in the same way, and isn't counted"
 
 
@@ -615,14 +626,14 @@ def test_a_mode_that_a_model_sets_by_itself_is_no_remedy_that_was_tried():
     are announced to try remedies, and none of them can be run."""
     wrong = raises(REDUCED, "zero2", facts=replace(TWICE, checkpointing="reentrant"))
     [group] = findings.groups([wrong])
-    rows = [each.row for each in tried.tried(group, [wrong]) if "checkpointing" in each.fate.claim.swap]
+    rows = [each.row for each in remedies.judge_remedies(group, [wrong]) if "checkpointing" in each.fate.claim.swap]
     assert rows and all(row[2].endswith("your model checkpoints by itself: change that in it") for row in rows)
     asked = raises(REDUCED, "zero2/reentrant", facts=TWICE)
-    others = [each.row[2] for each in tried.tried(findings.groups([asked])[0], [asked])]
+    others = [each.row[2] for each in remedies.judge_remedies(findings.groups([asked])[0], [asked])]
     assert not any("by itself" in text for text in others)
-    assert "non-reentrant" in {each.checkpointing for each in tried.untried([asked])}
+    assert "non-reentrant" in {each.checkpointing for each in remedies.untried([asked])}
     lacks = entry("impossible", "ddp/non-reentrant", detail="no such mode")
-    assert "non-reentrant" not in {each.checkpointing for each in tried.untried([asked, lacks])}
+    assert "non-reentrant" not in {each.checkpointing for each in remedies.untried([asked, lacks])}
 
 
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
@@ -656,8 +667,8 @@ def test_no_name_or_error_steers_the_terminal(text):
 
 def test_an_adapter_that_never_moves_is_the_first_thing_told():
     facts = replace(FACTS, no_gradient=("base.lora_A.weight",))
-    assert "never move, not even in a single process" in remarks.of_model(facts)[0]
-    assert remarks.of_model(FACTS) == []
+    assert "never move, not even in a single process" in model_facts.of_model(facts)[0]
+    assert model_facts.of_model(FACTS) == []
 
 
 def test_what_is_not_proven_is_no_difference():
@@ -699,7 +710,9 @@ def test_facts_are_those_of_the_most_ranks():
     both = entry(facts=replace(FACTS, unequal=("a",)))
     assert findings.facts_of([both, alone]).unequal == findings.facts_of([alone, both]).unequal == ("a",)
     facts = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
-    assert checking.apart(Ended([reports.end(facts=facts)] * 2)) == (("embed.weight", "head.weight"),), "each pair once"
+    assert checking.untied_weights(Ended([reports.end(facts=facts)] * 2)) == (("embed.weight", "head.weight"),), (
+        "each pair once"
+    )
 
 
 class Dying:
@@ -834,7 +847,7 @@ def test_nothing_is_promised_of_strategies_that_were_not_run(monkeypatch, capsys
     """Breaks when a model that only ran in one process is told to train alike everywhere, with exit code 0."""
     result = CheckResult("train.py:build", (), tuple(cells))
     monkeypatch.setattr(command, "answer", lambda request: result)
-    assert command.run(command.Request("train.py:build", Selection())) == code
+    assert command.run(command.CheckRequest("train.py:build", Selection())) == code
     assert said in " ".join(capsys.readouterr().out.split())
     assert result.agrees is (code == EXIT_AS_EXPECTED)
 

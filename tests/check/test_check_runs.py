@@ -9,8 +9,8 @@ import pytest
 from faultline import strategies
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
-from faultline.check import beside, findings, known, next_steps, remarks, view
-from faultline.check.tried import tried
+from faultline.check import findings, known, model_facts, next_steps, variations, view
+from faultline.check.remedies import judge_remedies
 from lab.programs import planted_saves
 from tests.support.night import sampled
 
@@ -120,7 +120,7 @@ def test_any_kind_of_parameter_trains_or_is_refused_by_the_engine(run, kind, str
     """Breaks when a model that is unusual ends in an error of ours, or is called wrong where it trains."""
     result = run(f"parameters.py:{kind}", strategy)
     words = REFUSED.get((kind, strategy), "")
-    assert ("torch.view_as_complex" in str(remarks.of_model(result.checked.facts))) is (kind == "complex_numbers")
+    assert ("torch.view_as_complex" in str(model_facts.of_model(result.checked.facts))) is (kind == "complex_numbers")
     assert result.outcome == ("raises" if words else "trains") and words in result.detail, result.detail
 
 
@@ -189,7 +189,7 @@ def test_what_a_check_saw_is_said(run, model, strategy, outcome, text):
     """Breaks when agreement with one process is taken for trained weights, or a difference comes without its reason."""
     result = run(model, strategy)
     steps = [line for group in findings.groups([result]) for line in next_steps.next_steps(group, [result])]
-    lines = " ".join([*remarks.of_model(result.checked.facts), *steps])
+    lines = " ".join([*model_facts.of_model(result.checked.facts), *steps])
     assert result.outcome == outcome and (text in lines if text else lines == ""), (lines, result.detail)
     assert "ranks keep their own" not in lines
     at = "rank 0: own_models.py:"
@@ -200,10 +200,12 @@ def test_what_a_check_saw_is_said(run, model, strategy, outcome, text):
 def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, strategy):
     """Breaks when DINO's centre, which is the mean over ranks, or a codebook that they share is called a difference, or
     it isn't said of what kind of a single process it is none."""
-    result = run("centred", strategy, of=beside)
+    result = run("centred", strategy, of=variations)
     [named] = result.checked.collectives  # an engine's are none of the model's
     assert named.startswith("all_reduce (own_models.py:")
-    assert (result.outcome, beside.alike(result)) == ("trains", ("rows",)), "it is the mean over all rows"
+    assert (result.outcome, variations.agreed_references(result)) == ("trains", ("rows",)), (
+        "it is the mean over all rows"
+    )
     assert "agrees with one process on all rows, and not with the mean of the ranks' losses" in view.verdict([result])
 
 
@@ -329,7 +331,7 @@ def promised(run):
     """The result of a model of wild_models.py, or of another file, in one cell, held against what else there is."""
 
     def promised(model, strategy, **axes):
-        return run(model if ":" in model else f"wild_models.py:{model}", strategy, of=beside, **axes)
+        return run(model if ":" in model else f"wild_models.py:{model}", strategy, of=variations, **axes)
 
     return promised
 
@@ -385,7 +387,7 @@ def test_an_answer_says_which_process_it_agrees_with(promised, model, agreed, sa
     """Breaks when a contrastive loss, or what only rank 0's rows leave in a buffer, is called right without saying of
     what kind of a single process that is true."""
     result = promised(model, "ddp")
-    assert result.outcome == "trains" and beside.alike(result) == agreed, result.detail
+    assert result.outcome == "trains" and variations.agreed_references(result) == agreed, result.detail
     assert said in view.verdict([result])
 
 
@@ -393,7 +395,7 @@ def test_towers_with_half_of_their_gradient_are_told_with_the_factor(promised):
     """Breaks when features that were gathered without their gradient have no cause."""
     result = promised("of_gathered_rows", "ddp")
     words = "every gradient of those that are off is 0.5 times what it should be (1 / world size)"
-    assert words in beside.beside(result, beside.ROWS).detail and result.outcome == "diverges"
+    assert words in variations.other_run(result, variations.ROWS).detail and result.outcome == "diverges"
     both = [result, promised("of_gathered_rows", "fsdp2")]
     [group] = findings.groups(both)
     assert not group.match, "no engine is to blame"
@@ -403,9 +405,9 @@ def test_towers_with_half_of_their_gradient_are_told_with_the_factor(promised):
 def test_what_depends_on_the_units_of_fsdp_is_marked(promised):
     """Breaks when a cell that trains, or fails, only with the units that check has chosen is told without them."""
     result, healthy = promised("around", "fsdp2"), promised("configured", "fsdp2")
-    other = beside.beside(result, beside.UNITS)
+    other = variations.other_run(result, variations.UNITS)
     assert result.outcome == "trains" and other.outcome == "raises", (result, other)
-    assert beside.beside(healthy, beside.UNITS) is None
+    assert variations.other_run(healthy, variations.UNITS) is None
     [line] = view.other_units([result, healthy])
     assert "fsdp2: trains here, and raises with the root as FSDP's only unit" in line
     assert "other units of FSDP" in view.verdict([result, healthy])
@@ -432,7 +434,7 @@ def test_random_draws_are_alike_and_named_with_their_lines(promised, strategy):
         assert word in line
     assert not promised("configured", strategy).checked.facts.draws
     assert "which draws other random numbers" in view.verdict([result])
-    assert any("other random numbers are drawn" in line for line in remarks.of_model(result.checked.facts))
+    assert any("other random numbers are drawn" in line for line in model_facts.of_model(result.checked.facts))
 
 
 def test_a_forward_pass_in_a_hook_is_no_checkpoint_and_its_error_is_known(promised):
@@ -472,7 +474,7 @@ def test_a_mechanism_is_known_in_whatever_words_it_ends(under, model, strategies
     assert not any(map(known.fine, results)), [result.outcome for result in results]
     [group] = findings.groups(results)
     assert group.failure.name.startswith(failure) and group.match.sure
-    assert any(each.word == "verified" for each in tried(group, results))
+    assert any(each.word == "verified" for each in judge_remedies(group, results))
 
 
 @pytest.mark.parametrize("model", ["saliency", "penalty_inside"])
@@ -508,14 +510,14 @@ def test_a_weight_that_the_model_moves_itself_is_no_frozen_one(under):
     lines = next_steps.next_steps(group, results)
     assert "the model moves them by itself, without gradients: a rank that has a shard moves a copy, or a part" in lines
     assert not any("unfreeze" in line for line in lines)
-    assert "the model moves them by itself" in " ".join(remarks.of_model(findings.facts_of(results)))
+    assert "the model moves them by itself" in " ".join(model_facts.of_model(findings.facts_of(results)))
 
 
 def test_what_runs_on_one_rank_is_named(under):
     """Breaks when a branch by the rank's number, which one process never takes, is no part of the answer."""
     results = under("on_one_rank", "ddp-find-unused")
-    assert remarks.by_rank(results) == ["extra: run on some ranks only, whatever their rows are"]
-    assert remarks.by_rank(under("gradient_penalty", "ddp")) == []
+    assert model_facts.by_rank(results) == ["extra: run on some ranks only, whatever their rows are"]
+    assert model_facts.by_rank(under("gradient_penalty", "ddp")) == []
 
 
 def test_what_ranks_use_by_turns_is_unequal(under):
@@ -530,4 +532,4 @@ def test_remedies_of_another_engine_are_no_answer(run):
     results = [run("parameters.py:mixed", "zero3")]
     [group] = findings.groups(results)
     assert group.failure.name == "fsdp2_mixed_original_dtype"
-    assert tried(group, results) == []
+    assert judge_remedies(group, results) == []

@@ -12,12 +12,11 @@ import faultline
 from faultline.base import markdown, paths
 from faultline.base.packages import TODAY
 from faultline.catalogue import loading
-from faultline.catalogue.recognition import met
+from faultline.catalogue.recognition import meets_any
 from faultline.cells.cell import CHECKPOINTING, Cell
-from faultline.diagnose import data
+from faultline.diagnose import command
 from faultline.diagnose.command import GIVEN
-from faultline.diagnose.details import Details
-from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, Details
 from faultline.maintain import score
 from faultline.observations import matching, measured, nearest, remedies, store, verdicts
 from faultline.observations.matching import CERTAIN, LIKELY
@@ -97,7 +96,7 @@ def test_prefixes_line_ends_and_noise_change_no_answer(part):
         (sample.name, same[:40])
         for sample in logs.pasted()[part::4]
         for same in forms(sample.log.decode())
-        if diagnosed(same).named != logs.answer_to(sample).named
+        if diagnosed(same).failure != logs.answer_to(sample).failure
     ]
 
 
@@ -117,7 +116,7 @@ def test_a_long_error_is_shown_as_whole_words_and_kept_whole():
     error = f"RuntimeError: {words}{'argument `find_unused_parameters=True` ' * 9}to"
     shown = printed(diagnosed(f"{error}\n"))
     assert re.search(r"RuntimeError: .* (?:argument|`find_unused_parameters=True`)…$", shown, re.MULTILINE)
-    assert data.as_json(diagnosed(f"{error}\n"), Details())["error"] == error
+    assert command.DiagnoseResult(diagnosed(f"{error}\n"), Details()).as_json()["error"] == error
 
 
 GOT_NONE = f"{UNUSED}\nParameters which did not receive grad for rank 0: "
@@ -171,7 +170,7 @@ def test_of_failures_with_one_mechanism_all_are_named(asked, log):
     assert all(entry["distinguished_by"] and entry["runs"] for entry in listed["several"])
     assert diagnosed(ENGINE + RELEASED, **place("zero2", "off")).answer == NOT_THERE, "ZeRO-2 releases nothing"
     one = diagnosed("LoraConfig(target_parameters=['experts.down_proj'])\n" + ENGINE + RELEASED)
-    assert (one.named, one.match.mechanism, one.several) == (names[0], "", ())
+    assert (one.failure, one.match.mechanism, one.several) == (names[0], "", ())
 
 
 def test_every_mechanism_is_told_apart_and_has_a_remedy_in_words_for_any_model():
@@ -207,10 +206,10 @@ model.norm.weight | MISMATCH | Reinit due to size mismatch - ckpt: {} vs model:{
 def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
     """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
     empty = diagnosed("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
-    assert empty.named == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
+    assert empty.failure == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
     assert {strategy for strategy, _ in empty.match.where} >= {"zero3", "zero3-offload"}
     for shapes in (("torch.Size([32000, 4096])", "torch.Size([0])"), ("torch.Size([3, 4])", "torch.Size([4, 4])")):
-        assert diagnosed(text.format(*shapes)).named == ""
+        assert diagnosed(text.format(*shapes)).failure == ""
     code, out, _ = asked("diagnose", log(text.format("torch.Size([0])", "torch.Size([32])")))
     assert code == 0 and "such a run left the checkpoint" in out
     assert "refuted      `ignore_mismatched_sizes=True`" in out
@@ -292,8 +291,8 @@ def test_a_context_is_more_than_the_line_that_raises():
         any_of = failure.recognition.of(signature).any_of
         if last.startswith("site-packages") and any_of and signature not in failure.also_raises:
             raises = '  File "' + "\n".join(last.splitlines()[:2]) + "\n"
-            rules_out = met(any_of, "")  # what is told by what isn't there
-            told_by_it = not rules_out and met(any_of, raises)
+            rules_out = meets_any(any_of, "")  # what is told by what isn't there
+            told_by_it = not rules_out and meets_any(any_of, raises)
             assert not told_by_it or (failure.name, signature) in DEFECTS, (failure.name, signature)
 
 
@@ -509,10 +508,10 @@ def test_of_chained_errors_the_last_that_is_known_is_the_answer():
     other = traceback("KeyError: 'x'")
     for text in (other + WHILE_HANDLED + traceback(TWICE), traceback(TWICE) + WHILE_HANDLED + other):
         answer = diagnosed(text)
-        assert answer.named == "zero_double_reduction" and "already been reduced" in answer.cause.text
+        assert answer.failure == "zero_double_reduction" and "already been reduced" in answer.cause.text
     neither = diagnosed(other + WHILE_HANDLED + traceback("ValueError: y"))
-    assert neither.named == "" and neither.search == "KeyError \"'x'\""
-    assert diagnosed(f"{other}\n{traceback(TWICE)}").named == "", "an error that only came later is of no chain"
+    assert neither.failure == "" and neither.search == "KeyError \"'x'\""
+    assert diagnosed(f"{other}\n{traceback(TWICE)}").failure == "", "an error that only came later is of no chain"
     assert diagnosed(traceback("ValueError: x of 3\nSaving the model")).search == 'ValueError "x of"'
 
 

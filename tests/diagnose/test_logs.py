@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from faultline.base.text import plain
 from faultline.diagnose import context, signs
 from faultline.diagnose import lines as diagnose_lines
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import needed
 
 # Pieces that break naive readers, beside bytes of any kind.
 NASTY = st.sampled_from(

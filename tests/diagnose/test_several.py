@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faultline.catalogue import loading
-from faultline.diagnose.data import as_json
-from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL
+from faultline.diagnose.command import DiagnoseResult
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, details
 from faultline.observations import measured, several
 from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.strategies.naming import mentioned
@@ -97,7 +96,7 @@ def test_a_timeout_beside_a_save_is_what_only_some_ranks_call():
     """Breaks when a timeout is taken for a save on rank 0 without a word of saving, or never."""
     timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLGATHER)\n"
     answer = diagnosed(f"under FSDP accelerator.save_state(folder) hangs\n{timeout}")
-    assert answer.named == "rank0_only_save" and answer.match.mechanism
+    assert answer.failure == "rank0_only_save" and answer.match.mechanism
     assert "It is rank0_only_save only if the run has" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
 
 
@@ -106,7 +105,7 @@ def test_an_empty_recomputed_shape_is_zero3s():
     line, zero3 = " ".join(EMPTY.split()), "zero3_nonreentrant_frozen_checkpointerror"
     for text in (EMPTY, line, line.removesuffix(", 'dtype': torch.bfloat16}"), line.replace("torch.Size([0])", "[0]")):
         assert len(names(diagnosed(text))) == 3 and names(diagnosed(text))[0] == zero3
-        assert diagnosed(f"trl, LoRA\n{text}").named == zero3
+        assert diagnosed(f"trl, LoRA\n{text}").failure == zero3
     out = printed(diagnosed(EMPTY, **place("zero3")))
     assert re.search(rf"verified +{zero3}: deepspeed 0.19.3 or newer +\[first .+; (\d+) of \1 cells\]", out)
     assert all("ZeRO-3" in match.distinguished_by for match in diagnosed(RECOMPUTED).several)
@@ -122,14 +121,14 @@ def test_a_reference_model_left_on_the_cpu_is_named_on_a_condition():
     frames += "    ref_per_token_logps = self._get_per_token_logps(self.ref_model, prompt_completion_ids)\n"
     log = traceback(TWO_DEVICES, frames=frames)
     answer = diagnosed(log)
-    assert answer.named == "fsdp_reference_model" and answer.match.only_if == "it ran under FSDP"
+    assert answer.failure == "fsdp_reference_model" and answer.match.only_if == "it ran under FSDP"
     assert "likely  if it ran under FSDP, which this log doesn't show" in printed(answer)
     assert diagnosed(f"--fsdp full_shard\n{log}").match.only_if == ""
     asked = diagnosed(log, **place("fsdp2"))
-    assert (asked.named, asked.match.sure) == ("fsdp_reference_model", LIKELY)
+    assert (asked.failure, asked.match.sure) == ("fsdp_reference_model", LIKELY)
     for other in (diagnosed(log, **place("zero3")), diagnosed(f"--deepspeed zero3\n{log}")):
         assert other.answer == NOT_THERE
-    assert not diagnosed(log.replace("ref_model", "model")).named
+    assert not diagnosed(log.replace("ref_model", "model")).failure
 
 
 def test_the_failure_that_more_of_the_log_fits_comes_first():
@@ -217,7 +216,7 @@ def test_words_that_anything_raises_need_a_reason_to_be_one_of_several():
 def contradictions(answer):
     """What doesn't hold of an answer and holds of each, whatever the log is."""
     more = details(answer)
-    known = as_json(answer, more)
+    known = DiagnoseResult(answer, more).as_json()
     named, listed, unknown = (known["answer"] == each for each in (NAMED, SEVERAL, NOT_THERE))
     holds = {
         "it is one of three answers": named + listed + unknown == 1,
@@ -260,7 +259,7 @@ def test_a_log_that_is_cut_or_wrapped_never_turns_to_another_certain_failure(sam
     wrapped = [line[at : at + width] for line in left for at in range(0, max(1, len(line)), width)] if width else left
     part = diagnosed("\n".join(before + line for line in wrapped))
     if part.match and part.match.sure == CERTAIN and whole.match:
-        assert part.named == whole.named
+        assert part.failure == whole.failure
 
 
 def test_a_place_that_leaves_one_failure_alone_leaves_the_others_behind_it():
@@ -286,4 +285,4 @@ def test_an_error_is_known_by_the_words_of_other_releases(words, failure):
     pattern = FAILURES[failure].errors
     assert any(re.search(each, words) for each in pattern.values())
     answer = diagnosed(f"{words}\n")
-    assert failure in (answer.named, *names(answer), *(match.failure.name for match in answer.alike))
+    assert failure in (answer.failure, *names(answer), *(match.failure.name for match in answer.alike))

@@ -36,7 +36,7 @@ def test_steps_without_a_gradient_are_told(form):
         answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
         silence = answer.silence
         assert silence == Silence(expected, 5, "train.log", 2, 6, silence.failures, silence.earlier), norm
-        assert answer.named == "", "a guess was forced"
+        assert answer.failure == "", "a guess was forced"
         text = printed(answer)
         assert f"grad_norm is {expected} in every step that it logs" in text and "train.log:2-6" in text
 
@@ -111,7 +111,7 @@ def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
     answer = diagnosed("Loading", WARNING, "  warnings.warn(", *[FORMS[0].format(norm)] * 4 * bool(norm))
     [warned] = answer.warned
     assert (warned.failure, warned.line) == ("reentrant_frozen_embeddings_adapters", 2)
-    assert answer.named == "", "the warning alone is harmless where the part is frozen on purpose"
+    assert answer.failure == "", "the warning alone is harmless where the part is frozen on purpose"
     text = printed(answer)
     assert "train.log:2" in text and "It is that failure if weights inside" in text and "fsdp2" in text
 

@@ -9,7 +9,7 @@ from tests.support.logs import FRAMES, WHILE_HANDLED, lines, traceback
 
 def events_of(*texts):
     """The events of logs, one read behind the other."""
-    reader = diagnose_reader.Reader()
+    reader = diagnose_reader.EventReader()
     for number, text in enumerate(texts):
         for line in lines(text, f"log{number}"):
             reader.take(line)
@@ -157,7 +157,7 @@ def test_a_log_of_errors_alone_ends():
     text = "".join(f"[rank{n % 9}]: ValueError: number {'x' * n}\n" for n in range(2000))
     answer = events_of(text)
     assert len(answer.events) == diagnose_reader.MOST and answer.more > 1000
-    reader = diagnose_reader.Reader()
+    reader = diagnose_reader.EventReader()
     for number in range(diagnose_reader.ENOUGH):
         reader.take(diagnose_lines.Line("log", number, "ValueError: x"))
     assert "Error" not in reader.words
@@ -252,7 +252,7 @@ def test_times_decide_which_of_several_files_failed_first():
 
 def test_a_traceback_that_was_cut_off_ends_when_only_others_write():
     """Breaks when one torn traceback has every later line of gigabytes looked at."""
-    reader = diagnose_reader.Reader()
+    reader = diagnose_reader.EventReader()
     reader.take(diagnose_lines.Line("log", 1, "Traceback (most recent call last):", 3, "rank 3"))
     for number in range(diagnose_reader.QUIET + 1):
         assert reader.busy

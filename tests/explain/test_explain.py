@@ -10,9 +10,8 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
 from faultline.cells.cell import CHECKPOINTING
-from faultline.explain import pages
 from faultline.explain.command import meant
-from faultline.explain.vocabulary import SIGNATURES, STRATEGIES, vocabulary
+from faultline.explain.vocabulary import SIGNATURES, STRATEGIES, TERMS, vocabulary
 from faultline.releases.changes import Kind, Safety
 
 WORDS = vocabulary()
@@ -23,7 +22,7 @@ def test_every_word_is_explained():
     """Breaks when somebody meets a word in an answer that no page and no record explains."""
     rules = [rule for failure in failures().values() for rule in expected.rules(failure)]
     used = {
-        pages.TERMS: [*re.findall(r"^## (.+)$", GLOSSARY, re.M), "rank", "engine", "adapter", "trainer"],
+        TERMS: [*re.findall(r"^## (.+)$", GLOSSARY, re.M), "rank", "engine", "adapter", "trainer"],
         "Outcomes": Outcome,
         SIGNATURES: [
             *Signature,

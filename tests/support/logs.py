@@ -7,8 +7,7 @@ from rich.console import Console
 
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose import view
-from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import diagnose
+from faultline.diagnose.diagnosis import details, diagnose
 from faultline.maintain import score
 from faultline.observations.matching import Hints
 

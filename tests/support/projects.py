@@ -1,7 +1,8 @@
 """Projects as somebody has them: the files of one that has a failure, and what is known of a folder."""
 
 from faultline import strategies
-from faultline.audit.project import read_project
+from faultline.audit.contents import read_files
+from faultline.audit.project import project_of
 from faultline.observations import measured
 
 GRPO = {
@@ -26,6 +27,11 @@ def put(folder, files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return str(folder)
+
+
+def read_project(paths, environment=False, python=""):
+    """What all files state together, as one set-up."""
+    return project_of(*read_files(paths, environment, python))
 
 
 def written(folder, files):

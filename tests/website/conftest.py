@@ -3,7 +3,7 @@
 import pytest
 from filelock import FileLock
 
-from website import build, downloads
+from website import build, pages
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +13,7 @@ def site(tmp_path_factory, worker_id):
     folder = alone if worker_id == "master" else alone.parent
     patch = pytest.MonkeyPatch()
     patch.setattr(build, "FOLDER", folder / "site")
-    patch.setattr(downloads, "write", lambda place: place.cell.id)
+    patch.setattr(pages, "write", lambda place: place.cell.id)
     with FileLock(folder / "site.lock"):
         if not build.FOLDER.exists():
             build.run()

@@ -16,18 +16,18 @@ from faultline.report import remedies as listed
 from faultline.runs.results import Result
 
 AXES = {"strategy", "checkpointing", "precision"}
-"""What a remedy can change about any model's cell."""
+"""The axes that a remedy can change of any model's cell."""
 MEASURED = {
     "there": "",
     "there in other words": " that end with another error",
     "elsewhere": " elsewhere",
     "other words": " elsewhere that end with another error",
 }
-"""What is said of the scope of a remedy's cells (see `remedies.SCOPES`)."""
+"""The words for the scope of a remedy's cells (see `remedies.SCOPES`)."""
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedRemedy:
     """A remedy with what the model's own cells did under it, as far as they were run.
 
     `fixed` says that it can't be tried, as it is another checkpointing mode and the model checkpoints by itself.
@@ -61,12 +61,12 @@ class Tried:
         return self.word, text, f"{there}; in the catalogue {word}, {cells}"
 
 
-def tried(group: Group, results: Collection[Result]) -> list[Tried]:
+def judge_remedies(group: Group, results: Collection[Result]) -> list[TriedRemedy]:
     """The remedies of a group, those first that help, and of these those that the model's own cells show."""
     by_cell = {result.cell: result for result in results if result.outcome not in NOT_RUN}
     itself = all(result.cell.checkpointing == "off" and place(result)[1] != "off" for result in group.results)
     every = [
-        Tried(
+        TriedRemedy(
             fate,
             tuple(by_cell[cell] for cell in changed(fate, group) if cell in by_cell),
             itself and "checkpointing" in fate.claim.swap,

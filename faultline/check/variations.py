@@ -1,4 +1,4 @@
-"""What else a cell of a check is run against, or with, and what it agrees with."""
+"""Variations of a cell's run: against one process on all rows, or with other units of FSDP."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from faultline.base.text import one_line
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.check import cell as checked_cell
-from faultline.check.target import Target
+from faultline.check.target import CheckTarget
 from faultline.ranks.job import ROOT
 from faultline.runs.results import Beside, Result
 from faultline.runs.runner import References
@@ -20,23 +20,23 @@ BESIDE = {
     UNITS: "with the root as FSDP's only unit (--units root)",
     BLOCKS: "with each block as a unit of FSDP",
 }
-"""What else a cell is run against, or with."""
+"""The variations in words."""
 NOTHING = 1e-3  # of a loss: so much is rounding
 
 
-def beside(result: Result, what: str) -> Beside | None:
+def other_run(result: Result, what: str) -> Beside | None:
     """Another run of a cell, if there was one."""
     return next((each for each in result.checked.beside if each.what == what), None)
 
 
-def alike(result: Result) -> tuple[str, ...]:
-    """What a cell that trains agrees with: the mean of the ranks' losses, one process on all rows, or both, which are
-    one where the loss is a mean over rows."""
+def agreed_references(result: Result) -> tuple[str, ...]:
+    """The references that a cell which trains agrees with: the mean of the ranks' losses, one process on all rows, or
+    both, which are one where the loss is a mean over rows."""
     others = {each.what: each.outcome for each in result.checked.beside if each.what in (SHARES, ROWS)}
     return tuple(what for what in (SHARES, ROWS) if others.get(what, Outcome.TRAINS) == Outcome.TRAINS)
 
 
-def added(result: Result, what: str, other: Result | str) -> Result:
+def with_other_run(result: Result, what: str, other: Result | str) -> Result:
     """A result with what another run of its cell did, or why there was none."""
     if isinstance(other, str):
         run = Beside(what, "", "", other)
@@ -45,7 +45,7 @@ def added(result: Result, what: str, other: Result | str) -> Result:
     return replace(result, checked=replace(result.checked, beside=(*result.checked.beside, run)))
 
 
-def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
+def run(target: CheckTarget, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
     """One cell's result, held against one process.
 
     Where a model calls collectives, its loss isn't a mean over rows, or rows leave something in buffers, that is also
@@ -61,10 +61,12 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
     root = target.units != (ROOT,)
     other = against_both(replace(target, units=(ROOT,) if root else ()), server, references, cell, inject)
     same = result.outcome == other.outcome or other.outcome == Outcome.INVALID
-    return result if same else added(result, UNITS if root else BLOCKS, other)
+    return result if same else with_other_run(result, UNITS if root else BLOCKS, other)
 
 
-def against_both(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
+def against_both(
+    target: CheckTarget, server: RankServer, references: References, cell: Cell, inject: str = ""
+) -> Result:
     """One cell's result, against both kinds of a single process if they differ."""
     result = checked_cell.run(target, server, references, cell, inject)
     if result.outcome not in (Outcome.TRAINS, Outcome.DIVERGES):
@@ -74,9 +76,9 @@ def against_both(target: Target, server: RankServer, references: References, cel
         try:
             other = checked_cell.run(replace(target, together=True), server, references, cell, inject)
         except TargetFailed as failed:
-            return added(result, ROWS, one_line(failed))
+            return with_other_run(result, ROWS, one_line(failed))
         if result.outcome == Outcome.DIVERGES and other.outcome == Outcome.TRAINS:
             whole = replace(other, checked=replace(other.checked, facts=result.checked.facts))
-            return added(whole, SHARES, result)
-        result = added(result, ROWS, other)
+            return with_other_run(whole, SHARES, result)
+        result = with_other_run(result, ROWS, other)
     return result

@@ -40,7 +40,7 @@ def versions(pins: Iterable[Pin], notes: Notes) -> tuple[dict[str, Range], Sourc
     for pin in each:
         if pin.note:
             notes.add("", f": {pin.note}", [pin.source])
-    for pin in _alike([pin for pin in dict.fromkeys(each) if not pin.note], notes):
+    for pin in _without_parts([pin for pin in dict.fromkeys(each) if not pin.note], notes):
         asked.setdefault(pin.package, []).append(pin)
     sources = {package: tuple(dict.fromkeys(pin.source for pin in some)) for package, some in asked.items()}
     packages: dict[str, Range] = {}
@@ -57,7 +57,7 @@ def versions(pins: Iterable[Pin], notes: Notes) -> tuple[dict[str, Range], Sourc
     return packages, sources
 
 
-def _alike(pins: Sequence[Pin], notes: Notes) -> list[Pin]:
+def _without_parts(pins: Sequence[Pin], notes: Notes) -> list[Pin]:
     """The pins without those of a package for which the parts of a project ask in several ways."""
     parts: dict[tuple[str, str], list[Pin]] = {}
     for pin in pins:

@@ -1,12 +1,12 @@
-"""What a model shows in one process, before any strategy, and what follows from that, one line each."""
+"""The facts of a model in one process, before any strategy, and what follows from each, in a line."""
 
 from collections.abc import Sequence
 
 from faultline.base.text import one_line, percent
 from faultline.cells.finding import some
-from faultline.check.beside import NOTHING
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off, within
+from faultline.check.variations import NOTHING
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Result
 
@@ -14,7 +14,7 @@ UNTRIED = "(not tried on your model)"  # what is said of a remedy that follows f
 
 
 def of_model(facts: Facts) -> list[str]:
-    """What the model shows in one process, before any strategy, and what follows from it, one line each."""
+    """The facts of the model in one process, each with what follows from it, in a line."""
     if not facts:
         return []
     frozen_input = (
@@ -136,7 +136,7 @@ def of_model(facts: Facts) -> list[str]:
 
 
 def units(facts: Facts) -> str:
-    """What FSDP shards by itself here: modules of these classes."""
+    """The classes of modules that FSDP shards by themselves here."""
     return f"under FSDP, each {' and each '.join(map(one_line, facts.units))} is a unit of its own here"
 
 

@@ -19,7 +19,7 @@ KEYS = {
     "trainer": "the trainer",
     **{name: f"the version of {name}" for name in STACK},
 }
-"""What people state for an axis of the matrix, or a package."""
+"""The setting that states an axis of the matrix, or a package."""
 MOST = 3  # settings that are asked for
 
 
@@ -43,7 +43,7 @@ def label(name: str) -> str:
 
 
 def key(name: str) -> str:
-    """What people state for an axis, need or package."""
+    """The setting that states an axis, need or package."""
     return KEYS.get(name) or needs()[name].key
 
 
@@ -66,8 +66,8 @@ def _about(case: Sequence[Open]) -> frozenset[str]:
 
 
 def unmeasured(failure: Failure, cell: Cell, why: str, versions: Mapping[str, Range]) -> Open:
-    """What a project's releases leave open, with the command that decides it where all that matter are in one version,
-    and none is older than any that was run."""
+    """The condition that a project's releases leave open, with the command that decides it where all that matter are in
+    one version, and none is older than any that was run."""
     about, trainer = releases.deciding(failure, cell, versions, why), failure.variant(cell.variant).trainer
     matter = ("transformers", "accelerate", *(("trl",) if trainer != "trainer" else ())) if trainer else ()
     pinned = {name: each.pinned for name, each in versions.items() if each.pinned}

@@ -7,7 +7,7 @@ from faultline.base.traces import is_victim
 from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
-from faultline.diagnose.words import needed
+from faultline.diagnose.signs import needed
 from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
@@ -16,7 +16,7 @@ OUT_OF_MEMORY = {r"\bCUDA out of memory\b": "torch.OutOfMemoryError"}  # which i
 WRAPPED = 3  # lines into which a terminal or a mail may have broken the words
 
 
-class Alone:
+class MessageReader:
     """Takes the lines of a text until it is too long, and remembers the first that has the words of an error."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ def typed(message: str) -> str | None:
 
 @store.view
 def _words() -> re.Pattern[str]:
-    """The pattern of the words of which a message has one in lower case, if it has those of an error."""
+    """The pattern of words: a message with an error's text has one of them in lower case."""
     words = needed(pattern.pattern for pattern, _ in _kinds())
     return re.compile(re.sub(r"(?<!\\)[A-Z]", lambda letter: letter[0].lower(), words))
 
