@@ -1,5 +1,6 @@
 """The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
 
+import ast
 import re
 import sys
 import tomllib
@@ -16,12 +17,9 @@ from faultline.base.text import statements
 from faultline.cells.cell import FLOOR, HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File
-from faultline.export.names import code
-from faultline.export.parse import Sources
-from faultline.export.program import gather
-from faultline.export.special_cases import AS_LAUNCHED, NO_SAMPLING, SAMPLE_BLOCKS
+from faultline.export.modules import Sources
+from faultline.export.program import fit, gather
 from faultline.export.specialise import specialised
-from faultline.export.specialise_calls import fit
 from faultline.export.tidy import tidy
 from faultline.strategies import ROWS
 
@@ -30,6 +28,10 @@ def refuse(why: str) -> str:
     raise NotExportable(why)
 
 
+AS_LAUNCHED = "as_launched("  # in a trainer that reads its DeepSpeed config from a file
+# Trainers that learn from given completions only, and so never sample; and how many blocks of them one samples.
+NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|\(Trainer\)|["']lmbda["']: 0\.0"""
+SAMPLE_BLOCKS = "sample_blocks"
 FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = Environment(
     loader=FileSystemLoader([FOLDER, Path(strategies.__file__).parent]),
@@ -65,7 +67,7 @@ def write(place: ExportedCell) -> str:
     sources, kind, built = specialised(place)
     file = surveyed(File(place, kind, built), sources)
     program = gather(sources, rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file))
-    fit(program, methods=not file.trainer)  # of which a trainer may call any
+    fit(program)
     imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
     needed = packages(imports, place.pins)
@@ -89,8 +91,8 @@ def rendered(file: File) -> str:
 def surveyed(file: File, sources: Sources) -> File:
     """The file, with what the code makes use of that its training loop reaches."""
     program = gather(sources, rendered(file))
-    reached = [node for name, node in program.definitions.items() if name not in program.main]
-    texts = [file.built.statements, *map(code, reached)]
+    reached = [ast.unparse(node) for name, node in program.definitions.items() if name not in program.main]
+    texts = [file.built.statements, *reached]
     reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))
     return replace(
         file,
