@@ -100,8 +100,8 @@ class Decide(ast.NodeTransformer):
         if not isinstance(table, ast.Dict) or None in table.keys:
             return None
         try:
-            found = {evaluate(k, self.known): value for k, value in zip(table.keys, table.values, strict=True) if k}
-            return deepcopy(found.get(evaluate(key, self.known), default))
+            choices = {evaluate(k, self.known): value for k, value in zip(table.keys, table.values, strict=True) if k}
+            return deepcopy(choices.get(evaluate(key, self.known), default))
         except (NotConstant, TypeError):
             return None
 
@@ -122,8 +122,8 @@ class Decide(ast.NodeTransformer):
             one = [Decide(self.known, {ast.unparse(over.target): each}, self.tables) for each in values]
         except (NotConstant, TypeError):
             return node
-        keys, found = ([each.visit(deepcopy(part)) for each in one] for part in (node.key, node.value))
-        return ast.Dict(keys, found) if values else node
+        keys, items = ([each.visit(deepcopy(part)) for each in one] for part in (node.key, node.value))
+        return ast.Dict(keys, items) if values else node
 
     # Statements
 

@@ -1,6 +1,7 @@
 """The definitions that one file is made of: gathered from modules of ours, fitted to their calls, and put together."""
 
 import ast
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -21,7 +22,7 @@ class Program:
     `known` the values of constants.
     """
 
-    main: frozenset[str]
+    main: frozenset[str] = frozenset()
     definitions: dict[str, Any] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
@@ -45,14 +46,14 @@ class Program:
         return "\n\n".join(["\n".join(texts[True]), *texts[False]])
 
 
-def gather(sources: Sources, main: str) -> Program:
-    """What a main part uses, each definition behind those that it uses itself, and the main part at the end.
+def gather(sources: Sources, main: str, starts: Collection[str]) -> Program:
+    """What some definitions of a main part need, each behind those that it uses itself, and the main part at the end.
 
     Raises NotExportable if two things would have one name.
     """
     sources.add_main(main)
     of_main = sources[MAIN].definitions
-    program = Program(frozenset(of_main))
+    program = Program()
     places: dict[str, str] = {}  # of each definition
 
     def need(place: str, name: str) -> None:
@@ -75,9 +76,12 @@ def gather(sources: Sources, main: str) -> Program:
             raise NotExportable(f"two things in it are named {name}")
 
     for name in of_main:
-        need(MAIN, name)
-    others = {name: node for name, node in program.definitions.items() if name not in of_main}
-    program.definitions = others | of_main
+        if name in starts or not name.isidentifier():  # a setting
+            need(MAIN, name)
+    reached = program.definitions
+    program.main = frozenset(of_main.keys() & reached.keys())
+    last = {name: node for name, node in of_main.items() if name in reached}
+    program.definitions = {name: node for name, node in reached.items() if name not in of_main} | last
     return program
 
 
@@ -219,11 +223,11 @@ def _inline(program: Program, function: ast.FunctionDef, caller: str) -> bool:
     # Would a name mean two things? A comprehension or a lambda has names of its own.
     scopes = [e for e in ast.walk(function) if isinstance(e, ast.comprehension | ast.Lambda)]
     inner = {name for each in scopes for name in bindings(each.args if isinstance(each, ast.Lambda) else each.target)}
-    mine = bound.keys() - plain.keys() - inner - {function.name}
+    local = bound.keys() - plain.keys() - inner - {function.name}
     passed = {name for each in given.values() for name in loads(each)}
     twice = any(bound[name] > 1 or (name not in simple and loads(function)[name] > 1) for name in plain)
     around = bindings(where).keys()
-    if mine & (around | {*outside(where)}) or passed & inner or twice or {*outside(function)} & around:
+    if local & (around | {*outside(where)}) or passed & inner or twice or {*outside(function)} & around:
         return False
     if before and not isinstance(where, ast.FunctionDef | ast.ClassDef):
         return False

@@ -18,8 +18,8 @@ STARTS = "run Popen call check_call check_output system popen execv execvp execv
 OTHERS = {
     "base/interpreters.py": "ask",
     "cli/fleet.py": "bash",
+    "export/emit.py": "ruff",
     "export/prove.py": "the exported file's Python, in a folder of its own",
-    "export/tidy.py": "ruff",
     "maintain/screenshots.py": "command",
     "runs/supervisor.py": "command",
     "site/dates.py": "git",

@@ -590,7 +590,7 @@ def test_only_functions_that_nothing_uses_go():
 def fitted(tmp_path, failure, main):
     """The program of a main part and the failure's functions, after they were fitted to each other, and its text."""
     (tmp_path / "failure.py").write_text(textwrap.dedent(failure))
-    made = program.gather(modules.Sources(tmp_path, 4), textwrap.dedent(main))
+    made = program.gather(modules.Sources(tmp_path, 4), textwrap.dedent(main), ("second", "train"))
     order = list(made.definitions)
     program.fit(made)
     return order, made.text()
@@ -619,9 +619,9 @@ def test_a_program_has_what_its_main_part_uses_each_behind_what_it_uses_itself(t
             return Near()
         SIZE = 3
     """
-    order, text = fitted(tmp_path, failure, "STEPS = 2\ndef train():\n    return loss()\n")
+    order, text = fitted(tmp_path, failure, "STEPS = 2\nIDLE = 3\ndef train():\n    return loss(), STEPS\n")
     assert order == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
-    assert text.split() == "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return Near() + SIZE".split()
+    assert text.split() == "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return Near() + SIZE, STEPS".split()
     (tmp_path / "failure.py").write_text("from tiny_models.qwen2 import qwen2\ndef config():\n    return 1\n")
     with pytest.raises(UsageError, match="two things in it are named config"):
-        program.gather(modules.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n")
+        program.gather(modules.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n", ("train",))
