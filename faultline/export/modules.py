@@ -164,7 +164,8 @@ class Sources:
         """A function of a module, decided by what is known of its parameters and by the module's constants."""
         bound = bindings(function)
         constants = {name: value for name, value in self.constants(module).items() if name not in bound}
-        known = {name: value for name, value in known.items() if bound[name] == 1}  # and nothing else has its name
+        # Nothing else may have its name; of a trainer's arguments, names are known, which it only gives other values.
+        known = {n: value for n, value in known.items() if bound[n] == 1 or isinstance(value, frozenset)}
         values = {name: value for name, value in known.items() if isinstance(value, str)}
         values |= {n: constants[n] for n in self[module].imports if type(constants.get(n)) in (int, float)}
         decided = decide(function, {**constants, **known}, tables(self[module].definitions), values)

@@ -15,7 +15,7 @@ from faultline.base.errors import NotConstant
 
 # Methods that change nothing, and functions that only answer.
 LOOKING = "get items keys values index split join lower upper removeprefix removesuffix startswith endswith".split()
-ANSWERING = ("getattr", "hasattr", "isinstance", "len")
+ANSWERING = ("getattr", "hasattr", "isinstance", "len", "SimpleNamespace", "distributed.is_initialized")
 LONGEST = 200  # characters of a constant that is put where its name was
 
 
@@ -102,7 +102,7 @@ def pure(node: ast.AST) -> bool:
     for each in ast.walk(node):
         if isinstance(each, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
             return False
-        if isinstance(each, ast.Call) and not (isinstance(each.func, ast.Name) and each.func.id in ANSWERING):
+        if isinstance(each, ast.Call) and ast.unparse(each.func) not in ANSWERING:
             return False
     return True
 
