@@ -79,7 +79,7 @@ def write(place: ExportedCell) -> str:
     sources, kind, built = specialised(place)
     file = surveyed(File(place, kind, built), sources)
     launch, main = (TEMPLATES.get_template(f"{name}.py.j2").render(file=file) for name in ("launch", "main"))
-    program = gather(sources, f"{rendered(file)}\n{launch}", names_in(main))
+    program = gather(sources, f"{rendered(file)}\n{launch}", names_in(main), file.flags)
     fit(program)
     imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
@@ -108,7 +108,7 @@ def rendered(file: File) -> str:
 
 def surveyed(file: File, sources: Sources) -> File:
     """The file, with what the code makes use of that its training loop reaches."""
-    program = gather(sources, rendered(file), ("train",))
+    program = gather(sources, rendered(file), ("train",), file.flags)
     reached = [ast.unparse(node) for name, node in program.definitions.items() if name not in program.main]
     texts = [file.built.statements, *reached]
     reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))

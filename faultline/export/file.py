@@ -50,6 +50,25 @@ class File:
         return self.kind in ERROR_LIKE
 
     @property
+    def flags(self) -> dict[str, Any]:
+        """What is known of the file in its templates, by the names that these have for it."""
+        flags = {
+            "BF16": self.bf16,
+            "COMPARED": self.compared,
+            "CUDA": self.cuda,
+            "DISTRIBUTED": self.distributed,
+            "DROPOUT": self.dropout,
+            "ERROR_LIKE": self.error_like,
+            "KIND": self.kind,
+            "RESUMED": self.resumed,
+            "SAVES": self.place.saves,
+            "TRAINER": self.trainer,
+            "UNTIED": self.untied,
+        }
+        runs = {} if self.compared else {"in_one_process": False}
+        return {**flags, **runs, **({} if self.resumed else {"half": 0})}
+
+    @property
     def bf16(self) -> bool:
         return self.cell.precision == "bf16"
 

@@ -1,7 +1,7 @@
 """The definitions that one file is made of: gathered from modules of ours, fitted to their calls, and put together."""
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -46,13 +46,18 @@ class Program:
         return "\n\n".join(["\n".join(texts[True]), *texts[False]])
 
 
-def gather(sources: Sources, main: str, starts: Collection[str]) -> Program:
+def gather(sources: Sources, main: str, starts: Collection[str], flags: Mapping[str, Any]) -> Program:
     """What some definitions of a main part need, each behind those that it uses itself, and the main part at the end.
 
-    Raises NotExportable if two things would have one name.
+    In the main part, what its `flags` decide is decided. Raises NotExportable if two things would have one name.
     """
     sources.add_main(main)
     of_main = sources[MAIN].definitions
+    for name, node in of_main.items():
+        if isinstance(node, ast.FunctionDef) and flags.keys() & loads(node).keys():
+            of_main[name] = decide(node, values=flags, constants=False)
+            for flag in flags.keys() & {each.arg for each in node.args.args}:
+                without(of_main[name].args, flag)
     program = Program()
     places: dict[str, str] = {}  # of each definition
 

@@ -175,6 +175,7 @@ def test_a_file_has_what_its_cell_needs_and_nothing_of_this_repository(cell, nee
     format_ = [find_ruff_bin(), "format", "--diff", "--config", "format.skip-magic-trailing-comma=true", *shared]
     assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
     assert "sys.exit(print(" not in text
+    assert '" in arguments:' not in text, "it asks under which strategy it is"
     prose = issue.write_issue(where).partition("<details>")[0]
     patches = [answer for code, answer in issue.CHANGED.items() if code in text]
     assert [answer for answer in issue.CHANGED.values() if answer in prose] == patches, "patches that nobody is told of"
@@ -550,7 +551,7 @@ def test_a_condition_that_one_side_decides_is_decided(test, remaining):
 
 def test_nothing_is_computed_in_vain():
     """Breaks when a statement without effect stays, or one with an effect goes."""
-    idle = "    f' {x}'[:2]\n    x.y\n    a = len(x)\n    b = h(x)\n    c = c\n"
+    idle = "    f' {x}'[:2]\n    x.y\n    a = len(x)\n    b = h(x)\n    c = c\n    d = SimpleNamespace(x=x)\n"
     text = f'def f(x):\n    """Told."""\n{idle}    g(x)[0]\n    with nullcontext():\n        yield\n    return x'
     left = 'def f(x):\n    """Told."""\n    h(x)\n    g(x)[0]\n    yield\n    return x'
     assert decided(text, constants=False) == left
@@ -588,10 +589,13 @@ def test_only_functions_that_nothing_uses_go():
     assert [each.name for each in left] == ["trainer", "compute_loss"]
 
 
+FLAGS = {"ALONE": True, "half": 0}
+
+
 def fitted(tmp_path, failure, main):
     """The program of a main part and the failure's functions, after they were fitted to each other, and its text."""
     (tmp_path / "failure.py").write_text(textwrap.dedent(failure))
-    made = program.gather(modules.Sources(tmp_path, 4), textwrap.dedent(main), ("second", "train"))
+    made = program.gather(modules.Sources(tmp_path, 4), textwrap.dedent(main), ("second", "train"), FLAGS)
     order = list(made.definitions)
     program.fit(made)
     return order, made.text()
@@ -620,9 +624,10 @@ def test_a_program_has_what_its_main_part_uses_each_behind_what_it_uses_itself(t
             return Near()
         SIZE = 3
     """
-    order, text = fitted(tmp_path, failure, "STEPS = 2\nIDLE = 3\ndef train():\n    return loss(), STEPS\n")
+    train = "def train(half=0):\n    if half or not ALONE:\n        return IDLE\n    return loss(), STEPS\n"
+    order, text = fitted(tmp_path, failure, f"STEPS = 2\nIDLE = 3\n{train}")
     assert order == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
     assert text.split() == "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return Near() + SIZE, STEPS".split()
     (tmp_path / "failure.py").write_text("from tiny_models.qwen2 import qwen2\ndef config():\n    return 1\n")
     with pytest.raises(UsageError, match="two things in it are named config"):
-        program.gather(modules.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n", ("train",))
+        program.gather(modules.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n", ("train",), {})
