@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -43,34 +42,19 @@ TEMPLATES.globals |= {"statements": statements}
 TEMPLATES.filters["tojson"] = json.dumps
 
 
-@dataclass(frozen=True)
-class File:
+def _file(cell: Cell) -> SimpleNamespace:
     """What the templates of strategies read of a file that compares a cell with one process."""
-
-    cell: Cell
-    compared: bool = True
-    cuda: bool = False
-    resumed: bool = False
-
-    @property
-    def bf16(self) -> bool:
-        return self.cell.precision == "bf16"
-
-    @property
-    def options(self) -> Any:
-        return strategies.options(self.cell.strategy)
-
-    @property
-    def family(self) -> ModuleType:
-        return strategies.family(self.cell.strategy)
-
-    @property
-    def setup(self) -> Setup:
-        return Setup(0, self.cell.world_size, self.cell.checkpointing, self.cell.precision, None, "", {}, 1)
-
-    @property
-    def built(self) -> SimpleNamespace:
-        return SimpleNamespace(deepspeed={}, parts={}, statements="")
+    return SimpleNamespace(
+        cell=cell,
+        compared=True,
+        cuda=False,
+        resumed=False,
+        bf16=cell.precision == "bf16",
+        options=strategies.options(cell.strategy),
+        family=strategies.family(cell.strategy),
+        setup=Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, 1),
+        built=SimpleNamespace(deepspeed={}, parts={}, statements=""),
+    )
 
 
 def chosen(results: Collection[Result]) -> Result:
@@ -112,7 +96,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
     if written.refused:
         raise NotExportable(written.refused, cell.id)
     module, folders = importable(target.file, target.path)
-    of = File(cell)
+    of = _file(cell)
     text = TEMPLATES.get_template("script.py.j2").render(
         template=_template(cell).name,
         file=of,
