@@ -57,7 +57,7 @@ def _file(cell: Cell) -> SimpleNamespace:
     )
 
 
-def chosen(results: Collection[Result]) -> Result:
+def pick_result(results: Collection[Result]) -> Result:
     """The cell to show: the first that is silently wrong, else one that raises, hangs or crashes. Raises UsageError if
     there is none.
 
@@ -92,7 +92,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
             "a script shows what happens on the CPU and in one go: no resumed life, and no rank that was killed",
             cell.id,
         )
-    written = _written(target, cell, python)
+    written = _describe(target, cell, python)
     if written.refused:
         raise NotExportable(written.refused, cell.id)
     module, folders = importable(target.file, target.path)
@@ -136,10 +136,10 @@ def _in_docstring(text: str) -> str:
     return plain(one_line(text)).replace("\\", "/").replace('"', "'")
 
 
-def _written(target: Target, cell: Cell, python: str) -> Written:
+def _describe(target: Target, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
     done = ask(
-        command(python, start.__file__, "faultline.ranks.own_model.written"),
+        command(python, start.__file__, "faultline.ranks.own_model.description"),
         json.dumps(asdict(target.for_ranks(cell.world_size))),
         inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
     )

@@ -84,17 +84,17 @@ class Decide(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         loaded = isinstance(node.ctx, ast.Load)
-        return self.chosen(node.value, node.slice, None) or node if loaded else node
+        return self.look_up(node.value, node.slice, None) or node if loaded else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Of a look-up, what it finds; else without ``**{}``."""
         node.keywords = [e for e in node.keywords if e.arg or not isinstance(e.value, ast.Dict) or e.value.keys]
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
             default = node.args[1] if len(node.args) == 2 else ast.Constant(None)
-            return self.chosen(node.func.value, node.args[0], default) or node
+            return self.look_up(node.func.value, node.args[0], default) or node
         return node
 
-    def chosen(self, table: ast.AST, key: ast.AST, default: ast.AST | None) -> ast.AST | None:
+    def look_up(self, table: ast.AST, key: ast.AST, default: ast.AST | None) -> ast.AST | None:
         """The expression that a look-up with a known key finds."""
         table = self.tables.get(table.id, table) if isinstance(table, ast.Name) else table
         if not isinstance(table, ast.Dict) or None in table.keys:
@@ -154,16 +154,16 @@ class Decide(ast.NodeTransformer):
         if others or ast.unparse(target) == ast.unparse(value):
             return node if others else None
         if not isinstance(target, ast.Tuple):
-            return None if self.taken(target, value) else node
+            return None if self.becomes_constant(target, value) else node
         try:
             value = value if isinstance(value, ast.Tuple) else literal(evaluate(value, self.known))
         except NotConstant:
             return node
         pairs = list(zip(target.elts, getattr(value, "elts", ()), strict=False))
-        rest = [ast.Assign([name], each, lineno=0) for name, each in pairs if not self.taken(name, each)]
+        rest = [ast.Assign([name], each, lineno=0) for name, each in pairs if not self.becomes_constant(name, each)]
         return node if len(rest) == len(pairs) else rest
 
-    def taken(self, target: ast.AST, value: ast.AST) -> bool:
+    def becomes_constant(self, target: ast.AST, value: ast.AST) -> bool:
         """Whether a name is a constant from here on."""
         name = target.id if isinstance(target, ast.Name) else ""
         if self.fields or name not in self.candidates:

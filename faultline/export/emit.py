@@ -21,7 +21,7 @@ from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File
 from faultline.export.modules import Sources
 from faultline.export.program import fit, gather
-from faultline.export.specialise import specialised
+from faultline.export.specialise import specialise
 from faultline.strategies import ROWS
 
 
@@ -76,10 +76,10 @@ except ImportError as error:
 
 def write(place: ExportedCell) -> str:
     """The source of the file; raises NotExportable for what can't be exported."""
-    sources, kind, built = specialised(place)
-    file = surveyed(File(place, kind, built), sources)
+    sources, kind, built = specialise(place)
+    file = survey(File(place, kind, built), sources)
     launch, main = (TEMPLATES.get_template(f"{name}.py.j2").render(file=file) for name in ("launch", "main"))
-    program = gather(sources, f"{rendered(file)}\n{launch}", names_in(main), file.flags)
+    program = gather(sources, f"{render_training(file)}\n{launch}", names_in(main), file.flags)
     fit(program)
     imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
@@ -101,14 +101,14 @@ def names_in(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def rendered(file: File) -> str:
+def render_training(file: File) -> str:
     """The training loop of the file."""
     return TEMPLATES.get_template("trainer.py.j2" if file.trainer else "scenario.py.j2").render(file=file)
 
 
-def surveyed(file: File, sources: Sources) -> File:
+def survey(file: File, sources: Sources) -> File:
     """The file, with what the code makes use of that its training loop reaches."""
-    program = gather(sources, rendered(file), ("train",), file.flags)
+    program = gather(sources, render_training(file), ("train",), file.flags)
     reached = [ast.unparse(node) for name, node in program.definitions.items() if name not in program.main]
     texts = [file.built.statements, *reached]
     reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))
@@ -138,21 +138,21 @@ def packages_of(text: str) -> list[str]:
 
 def tidy(text: str) -> str:
     """The text without unused imports, formatted; raises NotExportable for a name without a meaning."""
-    text = _ruff(FORMAT, guarded(_ruff(FIX, text)))
+    text = _ruff(FORMAT, guard_imports(_ruff(FIX, text)))
     if wrong := _ruff(CHECK, text):
         raise NotExportable(wrong.splitlines()[0])
     return text
 
 
-def guarded(text: str) -> str:
+def guard_imports(text: str) -> str:
     """The text with an exit code of its own, and one line, if a package is missing or a release lacks a name."""
     start = text.index("\nos.environ.update(")  # what has to be set before anything of others is imported
     imports = r"(?m)(?:^(?:from|import) .*\n(?:[ )].*\n)*\n*)+"
 
-    def tried(match: re.Match[str]) -> str:
+    def in_try(match: re.Match[str]) -> str:
         return f"try:\n{textwrap.indent(match[0].rstrip(), '    ')}{MISSING}"
 
-    return text[:start] + re.sub(imports, tried, text[start:], count=1)
+    return text[:start] + re.sub(imports, in_try, text[start:], count=1)
 
 
 def _ruff(arguments: tuple[str, ...], text: str) -> str:

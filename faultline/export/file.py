@@ -135,7 +135,7 @@ class File:
         return gives_back(self.built.statements, self.built.parts.get("before_step", ""))
 
     @cached_property
-    def named(self) -> dict[str, str]:
+    def named_parts(self) -> dict[str, str]:
         """The parts of a scenario that need a name in the loop, and their expressions."""
         hidden = "optimizer" if self.replaces_model else ""  # by the optimizer that it makes, and needed again
         parts = self.built.parts.items()
@@ -146,7 +146,9 @@ class File:
     def calls(self) -> dict[str, str]:
         """The name by which the loop calls each part of a scenario."""
         local = {part: LOCAL.get(part, part) for part in self.built.parts}
-        return {part: local[part] if local[part] in self.named else value for part, value in self.built.parts.items()}
+        return {
+            part: local[part] if local[part] in self.named_parts else value for part, value in self.built.parts.items()
+        }
 
     def optimizer(self, model: str) -> str:
         """The expression that makes the optimizer of a model with this name."""

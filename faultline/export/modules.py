@@ -27,7 +27,7 @@ def ours(module: str) -> bool:
 
 
 @dataclass
-class Module:
+class SourceModule:
     """A module of ours: its definitions in their order, and where its other names come from."""
 
     definitions: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Module:
     """Local name to module and attribute, which is empty for the module itself."""
 
 
-class Reader(ast.NodeTransformer):
+class ModuleReader(ast.NodeTransformer):
     """Makes code ready to be moved.
 
     Imports are noted and go, annotations too, and of a docstring the first paragraph stays. `build(make)` becomes what
@@ -43,7 +43,7 @@ class Reader(ast.NodeTransformer):
     block: every rank sets a seed before it builds anything.
     """
 
-    def __init__(self, module: Module, rows: int) -> None:
+    def __init__(self, module: SourceModule, rows: int) -> None:
         self.module, self.rows, self.fields = module, rows, False
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -100,15 +100,15 @@ def constant(text: str) -> Any:
     return node
 
 
-def read(text: str, rows: int = 0) -> Module:
+def read(text: str, rows: int = 0) -> SourceModule:
     """A module's definitions and imports; anything else at its top, such as a docstring, is left away.
 
     Of a fixture, the first `rows` lines are taken.
     """
-    module, lines = Module(), text.splitlines()
+    module, lines = SourceModule(), text.splitlines()
     for node in parsed(text):
         first, last = node.lineno - 1 - len(getattr(node, "above", ())), node.end_lineno
-        ready = Reader(module, rows).visit(node)
+        ready = ModuleReader(module, rows).visit(node)
         if isinstance(ready, ast.FunctionDef | ast.ClassDef):
             module.definitions[ready.name] = ready
         elif isinstance(ready, ast.Assign | ast.AugAssign):
@@ -120,7 +120,7 @@ def read(text: str, rows: int = 0) -> Module:
 
 
 @functools.cache
-def _read_once(text: str, rows: int) -> Module:
+def _read_once(text: str, rows: int) -> SourceModule:
     return read(text, rows)
 
 
@@ -136,14 +136,14 @@ class Sources:
     def __init__(self, folder: Path, rows: int) -> None:
         self._folder, self._rows = folder, rows
         self._constants: dict[str, dict[str, Any]] = {}
-        self._read: dict[str, Module] = {}
+        self._read: dict[str, SourceModule] = {}
         self._decided: set[tuple[str, str]] = set()
 
-    def __getitem__(self, name: str) -> Module:
+    def __getitem__(self, name: str) -> SourceModule:
         if name not in self._read:
             text = (self._folder / "failure.py" if name == "failure" else source(name)).read_text(encoding="utf-8")
             once = _read_once(text, self._rows)  # whose trees nobody changes: `decide` has copies
-            self._read[name] = Module(dict(once.definitions), dict(once.imports))
+            self._read[name] = SourceModule(dict(once.definitions), dict(once.imports))
         return self._read[name]
 
     def add_main(self, text: str) -> None:
@@ -194,7 +194,7 @@ def tables(definitions: Mapping[str, Any]) -> dict[str, ast.Dict]:
 class ClassesOfTrl(ast.NodeTransformer):
     """Puts TRL's own names in the place of `from_trl("gkd", "GKDTrainer")`, and imports them from where they are."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SourceModule) -> None:
         self.imports = module.imports
 
     def visit_Call(self, node: ast.Call) -> ast.AST:

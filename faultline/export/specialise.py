@@ -46,7 +46,7 @@ class Built:
     micro_batches: int = 1
 
 
-def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
+def specialise(place: ExportedCell) -> tuple[Sources, str, Built]:
     """The modules that a file is made of, what it looks for, and its failure's function for its variant."""
     cell, variant, kind = place.cell, place.variant, place.kind
     compared = kind in COMPARED
@@ -64,21 +64,21 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
     if variant.trainer:
         # Of the arguments, the names that the strategy gives; none are known if the file trains without it too.
         names = {} if compared else {"arguments": frozenset(strategies.constant(cell.strategy, "ARGUMENTS", ()))}
-        built = trainer(decided(sources, "trainer", known | names), constants)
+        built = trainer(decide_function(sources, "trainer", known | names), constants)
     else:
-        function = decided(sources, "scenario", known)
+        function = decide_function(sources, "scenario", known)
         if kind == "trains" and "second" in scenario(function, PARTS, constants).parts:
             kind = "misplaced"
         whole = {*PARTS, *HALVES} if cell.life == "resumed" else {*PARTS}
         wanted = {"model", "second", "checkpoint"} if kind == "misplaced" else whole
         built = scenario(function, wanted - ({"checkpoint"} if cell.checkpointing == "off" else set()), constants)
     for name in ("save", "load") if place.saves else ():
-        function = sources["failure"].definitions[name] = decided(sources, name, known)
+        function = sources["failure"].definitions[name] = decide_function(sources, name, known)
         without(function.args, "variant")
     return sources, kind, built
 
 
-def decided(sources: Sources, name: str, known: Mapping[str, Any]) -> ast.FunctionDef:
+def decide_function(sources: Sources, name: str, known: Mapping[str, Any]) -> ast.FunctionDef:
     """A function of the failure, with what is known of its parameters decided."""
     function = sources["failure"].definitions.get(name)
     if not isinstance(function, ast.FunctionDef):

@@ -352,7 +352,7 @@ def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
 
     def trainer():
         variant = SimpleNamespace(remedy="broken", trainer="sft")
-        return specialise.decided(modules.Sources(tmp_path, 4), "trainer", {"variant": variant})
+        return specialise.decide_function(modules.Sources(tmp_path, 4), "trainer", {"variant": variant})
 
     (tmp_path / "failure.py").write_text(SETS % "0.5")
     assert specialise.trainer(trainer(), {}).deepspeed == {"gradient_clipping": 0.5}
@@ -436,7 +436,7 @@ def test_a_report_shows_what_its_failure_names_and_tells_of_what_was_tried():
     for name, cell in shown.items():
         renamed = dataclasses.replace(cell, failure="x")
         assert fnmatch.fnmatchcase(renamed.name, loading.failures()[name].report or "*")
-        assert issue.tried(cells.place(cell)), name
+        assert issue.tried_remedies(cells.place(cell)), name
     with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
         reports.run("zero_double_reductoin")
     assert shown["ddp_static_graph_no_sync"].name == "broken/ddp-static-graph/off/fp32/w2/cpu"
