@@ -18,8 +18,10 @@ from faultline.base.packages import STACK
 from faultline.base.text import statements
 from faultline.cells.cell import FLOOR, HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
+from faultline.export.decide import decide
 from faultline.export.file import File
 from faultline.export.modules import Sources
+from faultline.export.names import code, loads, parsed
 from faultline.export.program import fit, gather
 from faultline.export.specialise import specialise
 from faultline.strategies import ROWS
@@ -78,8 +80,9 @@ def write(place: ExportedCell) -> str:
     """The source of the file; raises NotExportable for what can't be exported."""
     sources, kind, built = specialise(place)
     file = survey(File(place, kind, built), sources)
-    launch, main = (TEMPLATES.get_template(f"{name}.py.j2").render(file=file) for name in ("launch", "main"))
-    program = gather(sources, f"{render_training(file)}\n{launch}", names_in(main), file.flags)
+    launch = TEMPLATES.get_template("launch.py.j2").render(file=file)
+    main = decide(parsed(launch)[-1], values=file.flags, constants=False)
+    program = gather(sources, f"{render_training(file)}\n{launch}", loads(main), file.flags)
     fit(program)
     imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
@@ -92,13 +95,9 @@ def write(place: ExportedCell) -> str:
         standard="\n".join(standard),
         imports="\n".join(imports - standard),
         body=program.text(),
-        main=main,
+        main=code(main),
     )
     return tidy(text)
-
-
-def names_in(text: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
 def render_training(file: File) -> str:

@@ -64,6 +64,7 @@ class File:
             "SAVES": self.place.saves,
             "TRAINER": self.trainer,
             "UNTIED": self.untied,
+            "WRITES": self.folder,
         }
         runs = {} if self.compared else {"in_one_process": False}
         return {**flags, **runs, **({} if self.resumed else {"half": 0})}
