@@ -33,13 +33,14 @@ def text_rows(step: int) -> list[list[int]]:
     return [[FIRST_LETTER + LETTERS.index(letter) for letter in line] for line in lines]
 
 
+# In an exported file: what fails at once needs no text, and what is compared only rows that differ.
 def random_rows(step: int) -> list[list[int]]:
-    """As `text_rows`, of random tokens and equal length: in an exported file, what fails at once needs no text."""
+    """The token ids of one global batch: random, of equal length."""
     return torch.randint(12, 48, (4, 32)).tolist()
 
 
 def uneven_rows(step: int) -> list[list[int]]:
-    """Four rows of random tokens, of unequal length, other ones at every step; in an exported file, instead of text."""
+    """Four rows of random tokens, of unequal length, other ones at every step."""
     generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
     return [torch.randint(12, 48, (width,), generator=generator).tolist() for width in widths]
 
@@ -108,7 +109,7 @@ def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices:
 
 
 def random_slices(step: int, rank: int, world_size: int, rows: int, slices: int) -> dict[str, Any]:
-    """As `sliced_image_batch`, of this rank's own random rows, as `faultline.scenario.random_batch` has them."""
+    """This rank's own random rows [B, T], with image slices [B, S, 3, 8, 8] each."""
     ids = torch.randint(12, 48, (rows // world_size, 32))
     text = {"input_ids": ids, "labels": ids, "scale": 1 / ids.numel()}
     return {**text, "slices": torch.randn(rows // world_size, slices, 3, 8, 8)}

@@ -147,7 +147,7 @@ def export(request: CheckRequest, result: CheckResult) -> str:
     """Write the script of the first difference, and give the line that says so; raises NotExportable."""
     from faultline.check import script  # here, as no other check needs its templates
 
-    cell, file = script.chosen(result.cells), Path(request.export)
+    cell, file = script.pick_result(result.cells), Path(request.export)
     target = parse(request.target, request.lora, request.path, request.units)
     text = script.write(target, cell, file, environments.chosen(request.stack, request.python).python)
     file.write_text(text, encoding="utf-8")

@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -43,38 +42,22 @@ TEMPLATES.globals |= {"statements": statements}
 TEMPLATES.filters["tojson"] = json.dumps
 
 
-@dataclass(frozen=True)
-class File:
+def _file(cell: Cell) -> SimpleNamespace:
     """What the templates of strategies read of a file that compares a cell with one process."""
-
-    cell: Cell
-    compared: bool = True
-    cuda: bool = False
-    resumed: bool = False
-
-    @property
-    def bf16(self) -> bool:
-        return self.cell.precision == "bf16"
-
-    @property
-    def options(self) -> Any:
-        return strategies.options(self.cell.strategy)
-
-    @property
-    def family(self) -> strategies.Family:
-        return strategies.family(self.cell.strategy)
-
-    @property
-    def setup(self) -> Setup:
-        cell = self.cell
-        return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, strategy=cell.strategy)
-
-    @property
-    def built(self) -> SimpleNamespace:
-        return SimpleNamespace(deepspeed={}, parts={}, statements="")
+    return SimpleNamespace(
+        cell=cell,
+        compared=True,
+        cuda=False,
+        resumed=False,
+        bf16=cell.precision == "bf16",
+        options=strategies.options(cell.strategy),
+        family=strategies.family(cell.strategy),
+        setup=Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, strategy=cell.strategy),
+        built=SimpleNamespace(deepspeed={}, parts={}, statements=""),
+    )
 
 
-def chosen(results: Collection[Result]) -> Result:
+def pick_result(results: Collection[Result]) -> Result:
     """The cell to show: the first that is silently wrong, else one that raises, hangs or crashes. Raises UsageError if
     there is none.
 
@@ -109,11 +92,11 @@ def write(target: CheckTarget, result: Result, file: Path, python: str) -> str:
             "a script shows what happens on the CPU and in one go: no resumed life, and no rank that was killed",
             cell.id,
         )
-    written = _written(target, cell, python)
+    written = _describe(target, cell, python)
     if written.refused:
         raise NotExportable(written.refused, cell.id)
     module, folders = importable(target.file, target.path)
-    of = File(cell)
+    of = _file(cell)
     text = TEMPLATES.get_template("script.py.j2").render(
         template=_template(cell).name,
         file=of,
@@ -153,10 +136,10 @@ def _in_docstring(text: str) -> str:
     return plain(one_line(text)).replace("\\", "/").replace('"', "'")
 
 
-def _written(target: CheckTarget, cell: Cell, python: str) -> Written:
+def _describe(target: CheckTarget, cell: Cell, python: str) -> Written:
     """What the interpreter of the stack says of a target."""
     done = ask(
-        command(python, start.__file__, "faultline.ranks.own_model.written"),
+        command(python, start.__file__, "faultline.ranks.own_model.description"),
         json.dumps(asdict(target.for_ranks(cell))),
         inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
     )

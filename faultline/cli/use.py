@@ -170,7 +170,7 @@ def export(
     """
     from faultline.export import command
 
-    return command.run(command.Request(options.cells(cell), str(output), force, markdown, run))
+    return command.run(command.ExportRequest(options.cells(cell), str(output), force, markdown, run))
 
 
 def is_safe(

@@ -189,7 +189,7 @@ def _events(where: ExportedCell) -> str:
     if where.cell.life == "resumed":
         expectation += ", where nothing is interrupted"
     if where.raises_alone:
-        expectation = "it trains without an error" + _alone(where)
+        expectation = "it trains without an error" + _single_process_note(where)
     happens = f"{where.happens}."
     if where.kind == "raises":
         error = where.error or "an error with the words of SIGNATURE."
@@ -199,7 +199,7 @@ def _events(where: ExportedCell) -> str:
     return f"Expected: {expectation}. Instead: {happens}"
 
 
-def _alone(where: ExportedCell) -> str:
+def _single_process_note(where: ExportedCell) -> str:
     """What the docstring adds where a single process raises too; empty where that is the cell itself."""
     return "" if where.cell.strategy == "single" else " (a single process raises one too)"
 

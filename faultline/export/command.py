@@ -10,7 +10,7 @@ from faultline.cells.selection import Selection, select
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """A cell's id, and where its file goes: standard output, or a file that is not there yet, unless `force` is set.
 
     With `markdown` it is an issue, and with `run` one that has what the file prints.
@@ -23,7 +23,7 @@ class Request:
     run: bool = False
 
 
-def run(request: Request) -> int:
+def run(request: ExportRequest) -> int:
     """Write the file of a cell to standard output, or to the file that `output` names."""
     from faultline.export import prove, upstream
     from faultline.export.cell import place

@@ -1,7 +1,10 @@
-"""The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
+"""The file of one cell: its failure's code, decided and put together, within the templates of strategy and outcome."""
 
+import ast
 import re
+import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,14 +18,12 @@ from faultline.base.packages import STACK
 from faultline.base.text import statements
 from faultline.cells.cell import FLOOR, HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
+from faultline.export.decide import decide
 from faultline.export.file import File
-from faultline.export.names import code
-from faultline.export.parse import Sources
-from faultline.export.program import gather
-from faultline.export.special_cases import AS_LAUNCHED, NO_SAMPLING, SAMPLE_BLOCKS
-from faultline.export.specialise import specialised
-from faultline.export.specialise_calls import fit
-from faultline.export.tidy import tidy
+from faultline.export.modules import Sources
+from faultline.export.names import code, loads, parsed
+from faultline.export.program import fit, gather
+from faultline.export.specialise import specialise
 from faultline.strategies import ROWS
 
 
@@ -30,6 +31,10 @@ def refuse(why: str) -> str:
     raise NotExportable(why)
 
 
+AS_LAUNCHED = "as_launched("  # in a trainer that reads its DeepSpeed config from a file
+# Trainers that learn from given completions only, and so never sample; and how many blocks of them one samples.
+NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|\(Trainer\)|["']lmbda["']: 0\.0"""
+SAMPLE_BLOCKS = "sample_blocks"
 FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = Environment(
     loader=FileSystemLoader([FOLDER, Path(strategies.__file__).parent]),
@@ -58,14 +63,27 @@ STANDARD = (
 )
 # Distributions by the name that is imported, where it differs.
 DISTRIBUTIONS = {"PIL": "pillow"}
+SHARED = ("--isolated", "--line-length", "120", "--target-version", "py311", "-")
+# What ruff takes away or tidies: imports, quotes, statements and returns that do nothing, f-strings that hold nothing.
+RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "PIE790", "PLR1711", "RET501")
+FIX = ("check", "--fix-only", "--unsafe-fixes", "--quiet", "--preview", "--select", ",".join(RULES), *SHARED)
+FORMAT = ("format", "--quiet", "--config", "format.skip-magic-trailing-comma=true", *SHARED)
+CHECK = ("check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *SHARED)
+MISSING = """
+except ImportError as error:
+    PARSER.exit(ENDS[3], f"NOT TRIED: {error}; `uv run {sys.argv[0]}` installs what this file was made for\\n")
+
+"""
 
 
 def write(place: ExportedCell) -> str:
     """The source of the file; raises NotExportable for what can't be exported."""
-    sources, kind, built = specialised(place)
-    file = surveyed(File(place, kind, built), sources)
-    program = gather(sources, rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file))
-    fit(program, methods=not file.trainer)  # of which a trainer may call any
+    sources, kind, built = specialise(place)
+    file = survey(File(place, kind, built), sources)
+    launch = TEMPLATES.get_template("launch.py.j2").render(file=file)
+    main = decide(parsed(launch)[-1], values=file.flags, constants=False)
+    program = gather(sources, f"{render_training(file)}\n{launch}", loads(main), file.flags)
+    fit(program)
     imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
     needed = packages(imports, place.pins)
@@ -77,20 +95,21 @@ def write(place: ExportedCell) -> str:
         standard="\n".join(standard),
         imports="\n".join(imports - standard),
         body=program.text(),
+        main=code(main),
     )
     return tidy(text)
 
 
-def rendered(file: File) -> str:
+def render_training(file: File) -> str:
     """The training loop of the file."""
     return TEMPLATES.get_template("trainer.py.j2" if file.trainer else "scenario.py.j2").render(file=file)
 
 
-def surveyed(file: File, sources: Sources) -> File:
+def survey(file: File, sources: Sources) -> File:
     """The file, with what the code makes use of that its training loop reaches."""
-    program = gather(sources, rendered(file))
-    reached = [node for name, node in program.definitions.items() if name not in program.main]
-    texts = [file.built.statements, *map(code, reached)]
+    program = gather(sources, render_training(file), ("train",), file.flags)
+    reached = [ast.unparse(node) for name, node in program.definitions.items() if name not in program.main]
+    texts = [file.built.statements, *reached]
     reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))
     return replace(
         file,
@@ -114,3 +133,31 @@ def packages_of(text: str) -> list[str]:
     line = next(line for line in text.splitlines() if line.startswith("# dependencies = "))
     pins: list[str] = tomllib.loads(line.removeprefix("# "))["dependencies"]
     return pins
+
+
+def tidy(text: str) -> str:
+    """The text without unused imports, formatted; raises NotExportable for a name without a meaning."""
+    text = _ruff(FORMAT, guard_imports(_ruff(FIX, text)))
+    if wrong := _ruff(CHECK, text):
+        raise NotExportable(wrong.splitlines()[0])
+    return text
+
+
+def guard_imports(text: str) -> str:
+    """The text with an exit code of its own, and one line, if a package is missing or a release lacks a name."""
+    start = text.index("\nos.environ.update(")  # what has to be set before anything of others is imported
+    imports = r"(?m)(?:^(?:from|import) .*\n(?:[ )].*\n)*\n*)+"
+
+    def in_try(match: re.Match[str]) -> str:
+        return f"try:\n{textwrap.indent(match[0].rstrip(), '    ')}{MISSING}"
+
+    return text[:start] + re.sub(imports, in_try, text[start:], count=1)
+
+
+def _ruff(arguments: tuple[str, ...], text: str) -> str:
+    from ruff import find_ruff_bin  # here, as an installed package has it only with its extra
+
+    done = subprocess.run([find_ruff_bin(), *arguments], input=text, capture_output=True, text=True, check=False)
+    if done.stderr:
+        raise NotExportable(f"{' '.join(done.stderr.split())[:200]}\n{text}")
+    return done.stdout

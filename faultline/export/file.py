@@ -48,6 +48,26 @@ class File:
         return self.kind in ERROR_LIKE
 
     @property
+    def flags(self) -> dict[str, Any]:
+        """What is known of the file in its templates, by the names that these have for it."""
+        flags = {
+            "BF16": self.bf16,
+            "COMPARED": self.compared,
+            "CUDA": self.cuda,
+            "DISTRIBUTED": self.distributed,
+            "DROPOUT": self.dropout,
+            "ERROR_LIKE": self.error_like,
+            "KIND": self.kind,
+            "RESUMED": self.resumed,
+            "SAVES": self.place.saves,
+            "TRAINER": self.trainer,
+            "UNTIED": self.untied,
+            "WRITES": self.folder,
+        }
+        runs = {} if self.compared else {"in_one_process": False}
+        return {**flags, **runs, **({} if self.resumed else {"half": 0})}
+
+    @property
     def bf16(self) -> bool:
         return self.cell.precision == "bf16"
 
@@ -130,7 +150,7 @@ class File:
         return gives_back(self.built.statements, self.built.parts.get("before_step", ""))
 
     @cached_property
-    def named(self) -> dict[str, str]:
+    def named_parts(self) -> dict[str, str]:
         """The parts of a scenario that need a name in the loop, and their expressions."""
         hidden = "optimizer" if self.replaces_model else ""  # by the optimizer that it makes, and needed again
         parts = self.built.parts.items()
@@ -141,7 +161,9 @@ class File:
     def calls(self) -> dict[str, str]:
         """The name by which the loop calls each part of a scenario."""
         local = {part: LOCAL.get(part, part) for part in self.built.parts}
-        return {part: local[part] if local[part] in self.named else value for part, value in self.built.parts.items()}
+        return {
+            part: local[part] if local[part] in self.named_parts else value for part, value in self.built.parts.items()
+        }
 
     def optimizer(self, model: str) -> str:
         """The expression that makes the optimizer of a model with this name."""

@@ -83,7 +83,7 @@ def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] =
         fault=upstream.line_at_fault(where),
         devices=upstream.devices(where),
         report=(report[0], fenced(report[1], "text")) if report[1] else (),
-        tried=tried(where),
+        tried=tried_remedies(where),
         file=fenced(text.rstrip("\n"), "python"),
         python=platform.python_version(),
         system=platform.system(),
@@ -98,7 +98,9 @@ def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] =
 
 def across(where: ExportedCell) -> list[tuple[str, str]]:
     """What the same run does under each strategy that can run it: strategies, and the outcome that they share."""
-    outcomes = {name: _outcome(where, *did) for name, did in _alike(where).items() if did[0] not in UNTOLD}
+    outcomes = {
+        name: _outcome(where, *did) for name, did in _outcomes_by_strategy(where).items() if did[0] not in UNTOLD
+    }
     groups: dict[str, list[str]] = {}
     for name in strategies.names():
         if name in outcomes:
@@ -106,7 +108,7 @@ def across(where: ExportedCell) -> list[tuple[str, str]]:
     return [(", ".join(names), outcome) for outcome, names in groups.items()]
 
 
-def _alike(where: ExportedCell) -> dict[str, tuple[str, str]]:
+def _outcomes_by_strategy(where: ExportedCell) -> dict[str, tuple[str, str]]:
     """What was measured of the same run under each strategy."""
     outcomes: dict[str, tuple[str, str]] = {}
     for cell, outcome in measured.outcomes(where.failure).items():
@@ -132,7 +134,7 @@ def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
     return text
 
 
-def tried(where: ExportedCell) -> list[tuple[str, str]]:
+def tried_remedies(where: ExportedCell) -> list[tuple[str, str]]:
     """Each remedy for cells of this form, in any precision, and whether it helps; those that help come first.
 
     A remedy that helps in some cells only is followed by what the others do, be they of other forms. Upgrades are left
@@ -171,10 +173,10 @@ def _wish(where: ExportedCell) -> str:
     nothing where it trains."""
     if where.kind == "trains":
         return ""
-    alone = _alike(where).get("single", ("",))[0] == "trains" and where.cell.strategy != "single"
+    alone = _outcomes_by_strategy(where).get("single", ("",))[0] == "trains" and where.cell.strategy != "single"
     kind = "resumed" if where.cell.life == "resumed" else where.kind
     wish = WISHES[kind].format(alone=DOES_ALONE if alone else "")
-    helps = [text for text, answer in tried(where) if answer.startswith(HELPS["verified"])][:2]
+    helps = [text for text, answer in tried_remedies(where) if answer.startswith(HELPS["verified"])][:2]
     until = f" Until then, this helps: {'; or '.join(helps)}." if helps else ""
     return f"{wish}{until}"
 
@@ -190,20 +192,20 @@ def _form(where: ExportedCell) -> str:
 def _printed(output: str) -> str:
     """A code block of what the ranks printed, and of where each of them waits; empty if there is neither."""
     waits = _waits(output)
-    lines = apart(STACK.sub("", output)).splitlines()
+    lines = split_lines(STACK.sub("", output)).splitlines()
     printed = [plain(line) for line in lines if re.match(r"rank \d", line)]
     block = [*printed[:SHOWN], *waits]
     return "It prints:\n\n" + fenced("\n".join(block), "text") if block else ""
 
 
-def apart(output: str) -> str:
+def split_lines(output: str) -> str:
     """What two ranks printed on one line, on two."""
     return re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", output)
 
 
 def transcript(output: str) -> str:
     """All that a file printed, without noise and without this machine's paths; a long one says what is left out."""
-    named = re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', plain(apart(output)))
+    named = re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', plain(split_lines(output)))
     lines, shown = shorten_paths(named).splitlines(), []
     for before, line in zip(["", *lines], lines, strict=False):
         below = "Warning: " in before and line.startswith("  ")  # the line that warns

@@ -1,13 +1,17 @@
-"""The definitions that one file is made of: gathered from modules of ours, and put together as one text."""
+"""The definitions that one file is made of: gathered from modules of ours, fitted to their calls, and put together."""
 
 import ast
+from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
-import libcst as cst
+from faultline.base.errors import NotConstant, NotExportable
+from faultline.export.decide import Decide, decide, flat
+from faultline.export.modules import MAIN, Sources, ours, tables
+from faultline.export.names import bindings, code, evaluate, literal, loads, only_result, outside, statements
 
-from faultline.base.errors import NotExportable
-from faultline.export.names import code, outside, tree
-from faultline.export.parse import MAIN, Sources, ours
+LONGEST = 9  # statements of a function that is put where it is called
 
 
 @dataclass
@@ -18,10 +22,10 @@ class Program:
     `known` the values of constants.
     """
 
-    main: frozenset[str]
-    definitions: dict[str, cst.CSTNode] = field(default_factory=dict)
+    main: frozenset[str] = frozenset()
+    definitions: dict[str, Any] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
-    known: dict[str, object] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
 
     def prune(self) -> None:
         """Leave away what nothing uses any more."""
@@ -38,18 +42,23 @@ class Program:
         """The definitions, with constants, which need only each other, in front of the others."""
         texts: dict[bool, list[str]] = {True: [], False: []}
         for node in self.definitions.values():
-            texts[_constant(node)].append(code(node).strip("\n"))
+            texts[_constant(node)].append(getattr(node, "text", "") or code(node))
         return "\n\n".join(["\n".join(texts[True]), *texts[False]])
 
 
-def gather(sources: Sources, main: str) -> Program:
-    """What a main part uses, each definition behind those that it uses itself, and the main part at the end.
+def gather(sources: Sources, main: str, starts: Collection[str], flags: Mapping[str, Any]) -> Program:
+    """What some definitions of a main part need, each behind those that it uses itself, and the main part at the end.
 
-    Raises NotExportable if two things would have one name.
+    In the main part, what its `flags` decide is decided. Raises NotExportable if two things would have one name.
     """
     sources.add_main(main)
     of_main = sources[MAIN].definitions
-    program = Program(frozenset(of_main))
+    for name, node in of_main.items():
+        if isinstance(node, ast.FunctionDef) and flags.keys() & loads(node).keys():
+            of_main[name] = decide(node, values=flags, constants=False)
+            for flag in flags.keys() & {each.arg for each in node.args.args}:
+                without(of_main[name].args, flag)
+    program = Program()
     places: dict[str, str] = {}  # of each definition
 
     def need(place: str, name: str) -> None:
@@ -72,20 +81,21 @@ def gather(sources: Sources, main: str) -> Program:
             raise NotExportable(f"two things in it are named {name}")
 
     for name in of_main:
-        need(MAIN, name)
-    others = {name: node for name, node in program.definitions.items() if name not in of_main}
-    program.definitions = others | of_main
+        if name in starts or not name.isidentifier():  # a setting
+            need(MAIN, name)
+    reached = program.definitions
+    program.main = frozenset(of_main.keys() & reached.keys())
+    last = {name: node for name, node in of_main.items() if name in reached}
+    program.definitions = {name: node for name, node in reached.items() if name not in of_main} | last
     return program
 
 
-def _constant(node: cst.CSTNode) -> bool:
+def _constant(node: ast.AST) -> bool:
     """Whether a definition needs no function, of which it would be a value or another name."""
-    if not isinstance(node, cst.SimpleStatementLine):
-        return False
-    value = getattr(node.body[0], "value", None)
-    alias = isinstance(value, cst.Name) and value.value.islower()
-    calls = any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
-    return not alias and not calls
+    value = getattr(node, "value", None)
+    alias = isinstance(value, ast.Name) and value.id.islower()
+    calls = any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(node))
+    return not (isinstance(node, ast.FunctionDef | ast.ClassDef) or alias or calls)
 
 
 def _line(local: str, module: str, attribute: str) -> str:
@@ -94,3 +104,145 @@ def _line(local: str, module: str, attribute: str) -> str:
     if not attribute:
         return f"import {module} as {local}"
     return f"from {module} import {attribute}" + (f" as {local}" if local != attribute else "")
+
+
+def fit(program: Program) -> None:
+    """Fit functions to their calls, and leave away what nothing uses then."""
+    program.definitions = {name: deepcopy(node) for name, node in program.definitions.items()}
+    while any(_fit(program, name) for name in [*program.definitions]):
+        program.prune()
+    for name, node in program.definitions.items():
+        program.definitions[name] = node if hasattr(node, "text") else decide(node, constants=False)
+    program.prune()
+
+
+def _fit(program: Program, name: str) -> bool:
+    """Decide a parameter that all calls of a function agree on, or put it where its only call is."""
+    function = program.definitions[name]
+    if name in program.main or not isinstance(function, ast.FunctionDef) or function.args.vararg:
+        return False
+    users = {other: node for other, node in program.definitions.items() if loads(node)[name]}
+    shared = {other for other, node in users.items() if other != name and bindings(node)[name]}
+    callers = [other for other in users if other not in shared or name in outside(users[other])]
+    nodes = [node for other in callers for node in ast.walk(users[other])]
+    calls = [node for node in nodes if _calls(node, name)]
+    # It may also be handed on as a value, be called with arguments that have no names, or share its name.
+    handed_on = sum(isinstance(node, ast.Name) and node.id == name for node in nodes) != len(calls)
+    given = [each for call in calls for each in (*call.args, *call.keywords)]
+    starred = any(isinstance(each, ast.Starred) or getattr(each, "arg", "") is None for each in given)
+    if not calls or handed_on or starred or shared.intersection(callers):
+        return False
+    passed = [_passed(function, call) for call in calls]
+    values: dict[str, Any]
+    if rest := function.args.kwarg:
+        if any(keyword.arg not in passed[0] for call in calls for keyword in call.keywords):
+            return False
+        values, function.args.kwarg = {rest.arg: {}}, None
+    elif cut := next(({n: v} for n in passed[0] if (v := _shared(function, n, [p[n] for p in passed])) is not ...), {}):
+        [name_cut] = cut
+        position = [*passed[0]].index(name_cut)
+        for call in calls:
+            del call.args[position : position + 1]
+            call.keywords = [each for each in call.keywords if each.arg != name_cut]
+        for other in callers:
+            program.definitions[other].__dict__.pop("text", None)
+        without(function.args, name_cut)
+        values = cut if loads(function)[name_cut] else {}
+    else:
+        return len(callers) == len(calls) == 1 and callers != [name] and _inline(program, function, callers[0])
+    known = {each: value for each, value in program.known.items() if each not in bindings(function)}
+    program.definitions[name] = decide(function, known, tables(program.definitions), values)
+    return True
+
+
+def _calls(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _passed(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """What a call gives to each parameter, defaults included."""
+    args = function.args
+    names = [each.arg for each in args.args]
+    defaults = dict(zip(names[::-1], args.defaults[::-1], strict=False))
+    given = dict(zip(names, call.args, strict=False)) | {str(each.arg): each.value for each in call.keywords}
+    others = {each.arg: default for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
+    return {name: given.get(name) or default for name, default in (dict.fromkeys(names) | defaults | others).items()}  # type: ignore[misc]
+
+
+def _shared(function: ast.FunctionDef, name: str, given: list[ast.expr]) -> Any:
+    """The one choice (a text, a yes or no, None, or the default) that all calls make for a parameter; else ``...``.
+
+    It is None for a parameter that isn't used.
+    """
+    if not loads(function)[name]:
+        return None
+    try:
+        value = evaluate(given[0], {})
+        literal(value)
+    except NotConstant:
+        return ...
+    if {ast.unparse(each) for each in given} != {ast.unparse(given[0])}:
+        return ...
+    default = given[0] in (*function.args.defaults, *function.args.kw_defaults)
+    kinds = str | bool | int | None if default else str | bool | None
+    return value if bindings(function)[name] == 1 and isinstance(value, kinds) else ...
+
+
+def without(arguments: ast.arguments, name: str) -> None:
+    """Take one parameter away from a function."""
+    positional = [each.arg for each in arguments.args]
+    if name in positional:
+        number = positional.index(name) - len(positional)
+        del arguments.args[number]
+        if -number <= len(arguments.defaults):
+            del arguments.defaults[number]
+    else:
+        number = [each.arg for each in arguments.kwonlyargs].index(name)
+        del arguments.kwonlyargs[number], arguments.kw_defaults[number]
+
+
+class _Put(ast.NodeTransformer):
+    """Puts another expression in the place of one, and statements in front of it if it is a statement's whole value."""
+
+    def __init__(self, old: ast.expr, new: ast.expr, before: list[Any]) -> None:
+        self.old, self.new, self.before, self.done = old, new, before, False
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Assign | ast.Return) and node.value is self.old:
+            node.value, self.done = self.new, True
+            return flat(node, [*self.before, node]) if self.before else node
+        self.done = self.done or (node is self.old and not self.before)
+        return self.new if node is self.old and not self.before else self.generic_visit(node)
+
+
+def _inline(program: Program, function: ast.FunctionDef, caller: str) -> bool:
+    """Put a function of few statements, the last its only return, where its only call is."""
+    few = sum(isinstance(each, ast.stmt) for each in ast.walk(function)) <= LONGEST
+    if not few or function.decorator_list or not only_result(function):
+        return False
+    where = program.definitions[caller]
+    [call] = [node for node in ast.walk(where) if _calls(node, function.name)]
+    given, bound, before = _passed(function, call), bindings(function), statements(function)[:-1]
+    simple = {name: value for name, value in given.items() if isinstance(value, ast.Name | ast.Constant)}
+    plain = simple if before else given
+    # Would a name mean two things? A comprehension or a lambda has names of its own.
+    scopes = [e for e in ast.walk(function) if isinstance(e, ast.comprehension | ast.Lambda)]
+    inner = {name for each in scopes for name in bindings(each.args if isinstance(each, ast.Lambda) else each.target)}
+    local = bound.keys() - plain.keys() - inner - {function.name}
+    passed = {name for each in given.values() for name in loads(each)}
+    twice = any(bound[name] > 1 or (name not in simple and loads(function)[name] > 1) for name in plain)
+    around = bindings(where).keys()
+    if local & (around | {*outside(where)}) or passed & inner or twice or {*outside(function)} & around:
+        return False
+    if before and not isinstance(where, ast.FunctionDef | ast.ClassDef):
+        return False
+    named = Decide({}, {}, {})
+    named.values = plain
+    *before, last = named.visit(ast.Module(deepcopy(statements(function)), [])).body
+    start = [ast.Assign([ast.Name(n, ast.Store())], e, lineno=0) for n, e in given.items() if n not in plain]
+    put = _Put(call, last.value, [*start, *before])
+    put.visit(where)
+    where.__dict__.pop("text", None)
+    if put.done:
+        del program.definitions[function.name]
+    return put.done

@@ -53,14 +53,14 @@ def reproducing() -> list[Cell]:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProofRequest:
     """Cells whose files to prove, one of each variant if none is named."""
 
     selection: Selection
     workers: int = 1
 
 
-def run_all(request: Request) -> int:
+def run_all(request: ProofRequest) -> int:
     """Export cells that reproduce and run each file; exit code 1 if a file did something else than its cell."""
     selected = set(select(failures(), request.selection))
     cells = [cell for cell in reproducing() if cell in selected]

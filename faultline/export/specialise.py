@@ -1,31 +1,33 @@
 """A failure's own function, made into the one that its cell runs."""
 
 import ast
-import importlib.util
-import textwrap
+import contextlib
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import libcst as cst
-
 from faultline import strategies
 from faultline.base.errors import NotConstant, NotExportable
-from faultline.catalogue import Variant
-from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
-from faultline.export.evaluate import evaluate
-from faultline.export.names import Change, code, only_result, pruned, used, visited
-from faultline.export.parse import Sources
-from faultline.export.special_cases import CHANGED_CONFIG, COMPARABLE, FROM_TRL, SIMPLER
+from faultline.export.decide import without_unused
+from faultline.export.modules import Sources
+from faultline.export.names import code, evaluate, loads, only_result, statements
+from faultline.export.program import without
 from faultline.strategies import ROWS
 
 # What a scenario builds, in the order of its fields, and what else it says, which has to be constant.
 PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
 HALVES = ("keep", "resume")  # what it builds for a life in two halves
 CONSTANTS = ("deepspeed", "accelerate", "micro_batches")
+# Functions with a simpler twin, by module: for scenarios that compare numbers, and for files that need not.
+COMPARABLE = (("tiny_models.data", "text_rows", "uneven_rows"),)
+SIMPLER = (
+    ("tiny_models.data", "text_rows", "random_rows"),
+    ("tiny_models.data", "sliced_image_batch", "random_slices"),
+    ("faultline.scenario", "token_batch", "random_batch"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Built:
     micro_batches: int = 1
 
 
-def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
+def specialise(place: ExportedCell) -> tuple[Sources, str, Built]:
     """The modules that a file is made of, what it looks for, and its failure's function for its variant."""
     cell, variant, kind = place.cell, place.variant, place.kind
     compared = kind in COMPARED
@@ -52,37 +54,91 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
     rows = 10**6 if compared else ROWS * 2 if variant.trainer else ROWS
     sources = Sources(place.folder, rows)
     for module, name, simpler in SIMPLER if not compared else () if variant.trainer else COMPARABLE:
-        definitions = sources[module].definitions
-        definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
+        twin = deepcopy(sources[module].definitions[simpler])
+        sources[module].definitions[name], twin.name = twin, name
+    # How many ranks there are is known only where there is no other run.
+    world = {"world_size": cell.world_size, "data_world": strategies.data_world(cell.strategy, cell.world_size)}
+    alone = {} if compared else {**world, "reference": False}
+    setup = SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **alone)
+    known = {"variant": variant, "remedy": variant.remedy, "setup": setup}
+    constants = sources.constants("failure")
     if variant.trainer:
-        built = trainer(sources, cell, variant, None if compared else strategies.family(cell.strategy).argument_names)
+        # Of the arguments, the names that the strategy gives; none are known if the file trains without it too.
+        given = strategies.family(cell.strategy).argument_names
+        names = {} if compared else {"arguments": frozenset(given)}
+        built = trainer(decide_function(sources, "trainer", known | names), constants)
     else:
-        function = _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
-        known = sources.constants("failure")
-        if kind == "trains" and "second" in parts(function, PARTS, known).parts:
+        function = decide_function(sources, "scenario", known)
+        if kind == "trains" and "second" in scenario(function, PARTS, constants).parts:
             kind = "misplaced"
         whole = {*PARTS, *HALVES} if cell.life == "resumed" else {*PARTS}
         wanted = {"model", "second", "checkpoint"} if kind == "misplaced" else whole
-        built = parts(function, wanted - ({"checkpoint"} if cell.checkpointing == "off" else set()), known)
+        built = scenario(function, wanted - ({"checkpoint"} if cell.checkpointing == "off" else set()), constants)
     for name in ("save", "load") if place.saves else ():
-        decided = _folded(sources, name, {"variant": variant})
-        sources["failure"].definitions[name] = pruned(decided, ["variant"])
+        function = sources["failure"].definitions[name] = decide_function(sources, name, known)
+        without(function.args, "variant")
     return sources, kind, built
 
 
-def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str, Any]) -> Built:
+def decide_function(sources: Sources, name: str, known: Mapping[str, Any]) -> ast.FunctionDef:
+    """A function of the failure, with what is known of its parameters decided."""
+    function = sources["failure"].definitions.get(name)
+    if not isinstance(function, ast.FunctionDef):
+        raise NotExportable(f"its failure.py has no function {name}")
+    parameters = [each.arg for each in function.args.args]
+    decided: ast.FunctionDef = sources.decide("failure", function, {n: v for n, v in known.items() if n in parameters})
+    return decided
+
+
+def scenario(function: ast.FunctionDef, wanted: Collection[str], known: Mapping[str, Any]) -> Built:
     """What a scenario builds, as far as it is wanted and there; `known` are its module's constants."""
+    function = deepcopy(function)
     call = result(function)
-    if not isinstance(call, cst.Call) or code(call.func) != "Scenario":
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Scenario":
         raise NotExportable("its scenario doesn't end with return Scenario(...)")
-    given = {a.keyword.value if a.keyword else PARTS[i]: a.value for i, a in enumerate(call.args)}
+    assigned = {ast.unparse(e.targets[0]): e.value for e in ast.walk(function) if isinstance(e, ast.Assign)}
+    given = dict(zip(PARTS, call.args, strict=False))
+    for each in call.keywords:
+        value = assigned.get(ast.unparse(each.value), each.value)
+        pairs = zip(value.keys, value.values, strict=True) if not each.arg and isinstance(value, ast.Dict) else ()
+        given |= {str(each.arg): each.value, **{key.value: item for key, item in pairs}}  # type: ignore[union-attr]
+    for name, value in assigned.items():
+        with contextlib.suppress(NotConstant):
+            known = {**known, name: evaluate(value, known)}
     others = {name: evaluate(given[name], known) for name in CONSTANTS if name in given}
-    chosen = {n: given[n] for n in (*PARTS, *HALVES) if n in wanted and n in given and code(given[n]) != "None"}
-    returned = cst.SimpleStatementLine([cst.Return(cst.Tuple([cst.Element(value) for value in chosen.values()]))])
-    body = function.body.with_changes(body=[*function.body.body[:-1], returned])
-    function = pruned(function.with_changes(body=body))
-    values = {name: code(value) for name, value in chosen.items()}
-    return Built(_statements(function), values, used(function, "setup"), **others)
+    chosen = {name: given[name] for name in (*PARTS, *HALVES) if name in wanted and name in given}
+    chosen = {name: value for name, value in chosen.items() if ast.unparse(value) != "None"}
+    function.body[-1] = ast.Return(ast.Tuple([*chosen.values()], ast.Load()))
+    without_unused(function, {name for name in loads(call) if isinstance(assigned.get(name), ast.Dict)})
+    parts = {name: code(value) for name, value in chosen.items()}
+    return Built(code(*statements(function)[:-1]), parts, bool(loads(function)["setup"]), **others)
+
+
+class Changes(ast.NodeTransformer):
+    """Takes away the calls of `changed_config`, and collects what they change: a part of the file's own config."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self.known, self.deepspeed = known, dict[str, Any]()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) != "changed_config":
+            return node
+        try:
+            self.deepspeed |= evaluate(node.args[1], self.known)
+        except NotConstant as why:
+            reason = f"what its trainer changes in the DeepSpeed config is known only when it runs ({why})"
+            raise NotExportable(reason) from None
+        return node.args[0]
+
+
+def trainer(function: ast.FunctionDef, known: Mapping[str, Any]) -> Built:
+    """What is left of the failure's `trainer` for one variant."""
+    changes = Changes(known)
+    changes.visit(function)
+    without_unused(function, set())
+    parts = {"built": code(result(function))}
+    return Built(code(*statements(function)[:-1]), parts, bool(loads(function)["setup"]), changes.deepspeed)
 
 
 def gives_back(source: str, name: str) -> bool:
@@ -92,83 +148,8 @@ def gives_back(source: str, name: str) -> bool:
     return any(each.value is not None and ast.unparse(each.value) != "None" for each in returns)
 
 
-def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None) -> Built:
-    """The failure's `trainer` for one variant, with TRL's classes imported from where they are.
-
-    `arguments` are the names of those that the strategy gives; None if the file also trains without it.
-    """
-    known: dict[str, object] = {"variant": variant, "setup": _setup(cell, arguments is None)}
-    if arguments is not None:
-        known["arguments"] = frozenset(arguments)  # a dictionary of which only the keys are known
-    function = _folded(sources, "trainer", known)
-    helpers = TrainerHelpers(sources)
-    function = pruned(visited(function, helpers))
-    return Built(_statements(function), {"built": code(result(function))}, used(function, "setup"), helpers.deepspeed)
-
-
-def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
-    """What is known of where a rank finds itself: how many there are only where there is no other run."""
-    world = (
-        {}
-        if compared
-        else {
-            "world_size": cell.world_size,
-            "data_world": strategies.data_world(cell.strategy, cell.world_size),
-        }
-    )
-    return SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **world)
-
-
-def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.FunctionDef:
-    function = sources["failure"].definitions.get(name)
-    if not isinstance(function, cst.FunctionDef):
-        raise NotExportable(f"its failure.py has no function {name}")
-    return sources.fold("failure", function, known)
-
-
-def _statements(function: cst.FunctionDef) -> str:
-    """What a function does before it returns, as source without indentation."""
-    first = 0 if function.get_docstring() is None else 1
-    return textwrap.dedent("".join(code(statement) for statement in function.body.body[first:-1])).strip("\n")
-
-
-def result(function: cst.FunctionDef) -> cst.BaseExpression:
+def result(function: ast.FunctionDef) -> ast.expr:
     """What a function returns at its end, and nowhere else."""
     if (value := only_result(function)) is None:
-        raise NotExportable(f"its {function.name.value} doesn't end with one return")
+        raise NotExportable(f"its {function.name} doesn't end with one return")
     return value
-
-
-class TrainerHelpers(Change):
-    """Puts the class in the place of `from_trl`, and collects what `changed_config` changes; see `special_cases`."""
-
-    def __init__(self, sources: Sources) -> None:
-        super().__init__()
-        self.imports = sources["failure"].imports
-        self.known = sources.constants("failure")
-        self.deepspeed: dict[str, object] = {}
-
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        if code(updated.func) == CHANGED_CONFIG:
-            try:
-                self.deepspeed |= evaluate(updated.args[1].value, self.known)
-            except NotConstant as why:
-                reason = f"what its trainer changes in the DeepSpeed config is known only when it runs ({why})"
-                raise NotExportable(reason) from None
-            return updated.args[0].value
-        if code(updated.func) != FROM_TRL:
-            return updated
-        try:
-            package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)
-        except ValueError:
-            raise NotExportable("its trainer's class has no constant name") from None
-        self.imports[name] = (home(package, name), name)
-        return cst.Name(name)
-
-
-def home(package: str, name: str) -> str:
-    """The module of the installed TRL that has a class, found without importing it."""
-    spec = importlib.util.find_spec("trl")
-    assert spec and spec.submodule_search_locations
-    folder = Path(spec.submodule_search_locations[0])
-    return "trl" if f'"{name}"' in (folder / "__init__.py").read_text() else f"trl.experimental.{package}"

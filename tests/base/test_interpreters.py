@@ -18,8 +18,8 @@ STARTS = "run Popen call check_call check_output system popen execv execvp execv
 OTHERS = {
     "faultline/base/interpreters.py": "ask",
     "faultline/cli/fleet.py": "bash",
+    "faultline/export/emit.py": "ruff",
     "faultline/export/prove.py": "the exported file's Python, in a folder of its own",
-    "faultline/export/tidy.py": "ruff",
     "faultline/runs/supervisor.py": "command",
     "faultline/stacks/environments.py": "uv",
     "lab/screenshots.py": "command",

@@ -416,12 +416,12 @@ def test_what_a_script_can_show_is_exported_first(monkeypatch):
     """Breaks when --export refuses a resumed life that differs, and another cell could be shown; when a script shows
     nothing, or the interpreter's reason not to build a model again is lost."""
     resumed, shapes = entry("diverges", life="resumed", signature="resumed-differs"), raises("shapes", "zero3")
-    assert script.chosen([resumed, shapes]) == shapes
-    assert script.chosen([resumed]) == resumed, "so that the answer says why there is none"
+    assert script.pick_result([resumed, shapes]) == shapes
+    assert script.pick_result([resumed]) == resumed, "so that the answer says why there is none"
     with pytest.raises(UsageError, match="nothing to export"):
-        script.chosen([entry()])
+        script.pick_result([entry()])
     refused = script.Written(refused="some of its blocks share weights")
-    monkeypatch.setattr(script, "_written", lambda *given: refused)
+    monkeypatch.setattr(script, "_describe", lambda *given: refused)
     with pytest.raises(script.NotExportable, match="share weights"):
         script.write(target.parse(f"{__file__}:entry", ""), entry("diverges"), Path("repro.py"), "python")
 

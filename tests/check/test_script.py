@@ -23,7 +23,7 @@ def exported(run, tmp_path):
     def exported(what, strategy, mode="off"):
         (tmp_path / "config.json").write_text(json.dumps(SPEECH))
         given = tmp_path / "config.json" if what == SPEECH else f"{ROOT}/tests/support/own_models.py:{what}"
-        chosen, file = script.chosen([run(what, strategy, mode)]), tmp_path / "repro.py"
+        chosen, file = script.pick_result([run(what, strategy, mode)]), tmp_path / "repro.py"
         file.write_text(script.write(target.parse(str(given), ""), chosen, file, sys.executable))
         return file
 

@@ -13,7 +13,6 @@ import textwrap
 import tomllib
 from types import SimpleNamespace
 
-import libcst as cst
 import psutil
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading, stories
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
-from faultline.export import emit, fold, inline, issue, names, parse, program, prove, special_cases, specialise, tidy
+from faultline.export import decide, emit, issue, modules, names, program, prove, specialise
 from faultline.maintain import reports
 from faultline.observations import measured
 
@@ -103,7 +102,7 @@ CONTENT = [
         # Other remedies, other outcomes' checks, branches that were decided.
         lacks=("remedy", "one_call", "two_calls", "reference", "DistributedDataParallel", "fully_shard", "Dropout"),
     ),
-    has(WRAPPED, lacks=("gradient_checkpointing_enable", "AcceleratorState")),
+    has(WRAPPED, lacks=("AcceleratorState",)),
     has(TRAINS, "in_one_process"),
     *map(has, (ALONE, *RUN)),
     # Each engine accumulates in its own way.
@@ -176,6 +175,7 @@ def test_a_file_has_what_its_cell_needs_and_nothing_of_this_repository(cell, nee
     format_ = [find_ruff_bin(), "format", "--diff", "--config", "format.skip-magic-trailing-comma=true", *shared]
     assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
     assert "sys.exit(print(" not in text
+    assert '" in arguments:' not in text, "it asks under which strategy it is"
     prose = issue.write_issue(where).partition("<details>")[0]
     patches = [answer for code, answer in issue.CHANGED.items() if code in text]
     assert [answer for answer in issue.CHANGED.values() if answer in prose] == patches, "patches that nobody is told of"
@@ -349,14 +349,16 @@ def trainer(variant, arguments, setup):
 
 def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
     """Breaks when a file's DeepSpeed config lacks what the failure changes in it only where it runs."""
-    cell = Cell.parse("x/trainer/zero2/off/fp32/w2/cpu")
-    variant = SimpleNamespace(remedy="broken", trainer="sft")
+
+    def trainer():
+        variant = SimpleNamespace(remedy="broken", trainer="sft")
+        return specialise.decide_function(modules.Sources(tmp_path, 4), "trainer", {"variant": variant})
+
     (tmp_path / "failure.py").write_text(SETS % "0.5")
-    made = specialise.trainer(parse.Sources(tmp_path, 4), cell, variant, None)
-    assert made.deepspeed == {"gradient_clipping": 0.5}
+    assert specialise.trainer(trainer(), {}).deepspeed == {"gradient_clipping": 0.5}
     (tmp_path / "failure.py").write_text(SETS % "size(arguments)")
     with pytest.raises(UsageError, match="known only when it runs"):
-        specialise.trainer(parse.Sources(tmp_path, 4), cell, variant, None)
+        specialise.trainer(trainer(), {})
 
 
 @pytest.mark.slow
@@ -434,7 +436,7 @@ def test_a_report_shows_what_its_failure_names_and_tells_of_what_was_tried():
     for name, cell in shown.items():
         renamed = dataclasses.replace(cell, failure="x")
         assert fnmatch.fnmatchcase(renamed.name, loading.failures()[name].report or "*")
-        assert issue.tried(cells.place(cell)), name
+        assert issue.tried_remedies(cells.place(cell)), name
     with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
         reports.run("zero_double_reductoin")
     assert shown["ddp_static_graph_no_sync"].name == "broken/ddp-static-graph/off/fp32/w2/cpu"
@@ -479,10 +481,10 @@ def test_mistakes_are_one_clear_line(asked, cell, expected):
     assert code == 2 and not out and expected in error
 
 
-def folded(text, **known):
+def decided(text, constants=True, **known):
     """The code of a function, in which what is known of its arguments is decided."""
-    node = cst.parse_statement(textwrap.dedent(text).strip() + "\n")
-    return names.code(fold.fold(node, known, {})).strip()
+    [node] = names.parsed(textwrap.dedent(text).strip())
+    return names.code(decide.decide(node, known, {}, known, constants))
 
 
 def test_what_is_known_is_decided():
@@ -503,7 +505,7 @@ def test_what_is_known_is_decided():
             return {"one": 1}.get(remedy, size), f"{remedy}-1"
     """
     left = ["# stays", "c(rows=4)  # stays too", "d(look, None)", "return size, 'seen-1'"]
-    assert folded(text, remedy="seen").splitlines() == ["def scenario(remedy):", *(f"    {line}" for line in left)]
+    assert decided(text, remedy="seen").splitlines() == ["def scenario(remedy):", *(f"    {line}" for line in left)]
     text = """
         def rows(columns):
             made = []
@@ -513,7 +515,7 @@ def test_what_is_known_is_decided():
                 other = {column: a for column in lines}
             return made, other
     """
-    written_out = folded(text, columns="z x")
+    written_out = decided(text, columns="z x")
     assert 'made.append({"z": 1, "x": a})' in written_out.replace("'", '"')
     assert "row =" not in written_out and "for column in lines" in written_out
     text = """
@@ -527,7 +529,8 @@ def test_what_is_known_is_decided():
         items.append(2)
         return others, name, items
     """
-    assert folded(text, remedy="x") == textwrap.dedent(text).strip(), "what is bound twice or changed is no constant"
+    same = decided(text, remedy="x").replace("'", '"')
+    assert same == textwrap.dedent(text).strip(), "what is bound twice or changed is no constant"
 
 
 @pytest.mark.parametrize(
@@ -542,30 +545,29 @@ def test_what_is_known_is_decided():
 )
 def test_a_condition_that_one_side_decides_is_decided(test, remaining):
     """Breaks when a branch that nothing can reach is exported, or a call with an effect is lost."""
-    left = folded(f"def f(name):\n    if {test}:\n        print('yes')\n    return name\n")
+    left = decided(f"def f(name):\n    if {test}:\n        print('yes')\n    return name\n")
     assert all(each in left for each in remaining) and ("yes" in left) == ("yes" in remaining)
 
 
 def test_nothing_is_computed_in_vain():
     """Breaks when a statement without effect stays, or one with an effect goes."""
-    idle = '    f" {x}"[:2]\n    x.y\n'
-    text = f'def f(x):\n    """Told."""\n{idle}    g(x)[0]\n    with nullcontext():\n        yield\n    return x\n'
-    left = 'def f(x):\n    """Told."""\n    g(x)[0]\n    yield\n    return x\n'
-    assert cst.parse_module(text).visit(tidy.Effective()).code == left
-    same = "with nullcontext() if a else nullcontext():\n    c()\n"
-    assert cst.parse_module(same).visit(tidy.Effective()).code == "c()\n"
-    held = "with nullcontext() if a else b():\n    c()\n"
-    assert cst.parse_module(held).visit(tidy.Effective()).code == held
+    idle = "    f' {x}'[:2]\n    x.y\n    a = len(x)\n    b = h(x)\n    c = c\n    d = SimpleNamespace(x=x)\n"
+    text = f'def f(x):\n    """Told."""\n{idle}    g(x)[0]\n    with nullcontext():\n        yield\n    return x'
+    left = 'def f(x):\n    """Told."""\n    h(x)\n    g(x)[0]\n    yield\n    return x'
+    assert decided(text, constants=False) == left
+    same = "def f():\n    with nullcontext() if a else nullcontext():\n        c()"
+    assert decided(same) == "def f():\n    c()"
+    held = "def f():\n    with nullcontext() if a else b():\n        c()"
+    assert decided(held) == held
 
 
 def test_what_is_replaced_in_files_has_these_names():
     """Breaks when a function that files have in another form is renamed, and files begin to hold itself."""
-    used = [special_cases.BUILD, special_cases.SEEDED, special_cases.RECORDS]
-    used += [special_cases.FROM_TRL, special_cases.CHANGED_CONFIG, special_cases.AS_LAUNCHED]
-    defined = "".join((paths.ROOT / file).read_text() for file in ("tiny_models/__init__.py", "tiny_models/data.py"))
-    defined += (paths.ROOT / "faultline/trainers.py").read_text()
-    assert [name for name in used if f"def {name.rstrip('(')}(" not in defined] == []
-    for module, name, simpler in (*special_cases.COMPARABLE, *special_cases.SIMPLER):
+    files = ("tiny_models/__init__.py", "tiny_models/data.py", "faultline/trainers.py")
+    defined = "".join((paths.ROOT / file).read_text() for file in files)
+    used = "build seeded records from_trl changed_config as_launched".split()
+    assert [name for name in used if f"def {name}(" not in defined] == []
+    for module, name, simpler in (*specialise.COMPARABLE, *specialise.SIMPLER):
         source = (paths.ROOT / f"{module.replace('.', '/')}.py").read_text()
         assert f"def {name}(" in source and f"def {simpler}(" in source
 
@@ -573,44 +575,59 @@ def test_what_is_replaced_in_files_has_these_names():
 def test_only_functions_that_nothing_uses_go():
     """Breaks when a trainer of somebody's own loses its `compute_loss`, which the library calls."""
     text = """
-def trainer():
-    def idle():
-        pass
+        def trainer():
+            def idle():
+                pass
 
-    class Custom(Trainer):
-        def compute_loss(self, model):
-            return 1
+            class Custom(Trainer):
+                def compute_loss(self, model):
+                    return 1
 
-    return Custom()
-"""
-    [function] = cst.parse_module(text).body
-    left = [each for each in ast.walk(names.tree(names.pruned(function))) if isinstance(each, ast.FunctionDef)]
+            return Custom()
+    """
+    left = [each for each in ast.walk(ast.parse(decided(text))) if isinstance(each, ast.FunctionDef)]
     assert [each.name for each in left] == ["trainer", "compute_loss"]
 
 
-def test_a_local_name_never_takes_the_place_of_one_from_around():
+FLAGS = {"ALONE": True, "half": 0}
+
+
+def fitted(tmp_path, failure, main):
+    """The program of a main part and the failure's functions, after they were fitted to each other, and its text."""
+    (tmp_path / "failure.py").write_text(textwrap.dedent(failure))
+    made = program.gather(modules.Sources(tmp_path, 4), textwrap.dedent(main), ("second", "train"), FLAGS)
+    order = list(made.definitions)
+    program.fit(made)
+    return order, made.text()
+
+
+def test_a_local_name_never_takes_the_place_of_one_from_around(tmp_path):
     """Breaks when a function's own variable, put where it is called, hides what the code there means by that name."""
-    text = "def prepare(model):\n    ready = model.prepare()\n    ready.eval()\n    return ready\n"
-    function = cst.parse_statement(text)
-    caller = cst.parse_statement("def second(model):\n    ready['second'] = prepare(model)\n    return ready\n")
-    change = inline.Inline(function)
-    assert names.code(caller.visit(change)) == names.code(caller) and not change.done
-    plain = cst.parse_statement("def second(model):\n    other = prepare(model)\n    return other\n")
-    expected = "second(model):\n    ready = model.prepare()\n    ready.eval()\n    other = ready\n    return other\n"
-    assert names.code(plain.visit(inline.Inline(function))) == f"def {expected}"
+    prepare = "def prepare(model):\n    ready = model.prepare()\n    ready.eval()\n    return ready\n"
+    second = "def second(model):\n    ready['second'] = prepare(model)\n    return ready\n"
+    assert "def prepare(" in fitted(tmp_path, f"ready = dict()\n{prepare}", second)[1]
+    plain = "def second(model):\n    other = prepare(model)\n    return other\n"
+    expected = "second(model):\n    ready = model.prepare()\n    ready.eval()\n    other = ready\n    return other"
+    assert fitted(tmp_path, prepare, plain)[1].strip() == f"def {expected}"
 
 
 def test_a_program_has_what_its_main_part_uses_each_behind_what_it_uses_itself(tmp_path):
     """Breaks when a file begins with what isn't defined yet, holds what nothing uses, or two things have one name."""
-    (tmp_path / "failure.py").write_text(
-        "def loss():\n    return near() + SIZE\ndef idle():\n    return 1\nclass Near(Base):\n    pass\n"
-        "def near():\n    return Near()\nSIZE = 3\n"
-    )
-    made = program.gather(parse.Sources(tmp_path, 4), "STEPS = 2\ndef train():\n    return loss()\n")
-    assert list(made.definitions) == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
-    emit.fit(made, methods=True)
-    expected = "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return (Near() + SIZE)"
-    assert made.text().split() == expected.split()
+    failure = """
+        def loss():
+            return near() + SIZE
+        def idle():
+            return 1
+        class Near(Base):
+            pass
+        def near():
+            return Near()
+        SIZE = 3
+    """
+    train = "def train(half=0):\n    if half or not ALONE:\n        return IDLE\n    return loss(), STEPS\n"
+    order, text = fitted(tmp_path, failure, f"STEPS = 2\nIDLE = 3\n{train}")
+    assert order == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
+    assert text.split() == "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return Near() + SIZE, STEPS".split()
     (tmp_path / "failure.py").write_text("from tiny_models.qwen2 import qwen2\ndef config():\n    return 1\n")
     with pytest.raises(UsageError, match="two things in it are named config"):
-        program.gather(parse.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n")
+        program.gather(modules.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n", ("train",), {})

@@ -57,7 +57,7 @@ def test_a_report_runs_the_library_that_it_is_for(name):
 def test_a_report_tells_of_the_remedies_that_are_about_its_cell(cell, answer):
     """Breaks when maintainers read that something helps, or doesn't, which was measured on another form of it."""
     where = cells.place(Cell.parse(cell))
-    expected = {text: word.partition(";")[0] for text, word in issue.tried(where)}
+    expected = {text: word.partition(";")[0] for text, word in issue.tried_remedies(where)}
     assert expected == {issue.prose(where.failure.claims[key].text): word for key, word in answer.items()}
 
 
@@ -65,9 +65,9 @@ def test_what_holds_in_some_places_is_told_with_the_others():
     """Breaks when maintainers read `yes` of what helps in some cells, or another failure's cell counts as one more."""
     saved = cells.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))
     helps = "yes; elsewhere crashes (SIGSEGV) under fsdp1-full, fsdp1-grad-op in sft-broken"
-    assert dict(issue.tried(saved))["save on all ranks"] == helps
+    assert dict(issue.tried_remedies(saved))["save on all ranks"] == helps
     cell = Cell.parse("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
-    tried = [answer for text, answer in issue.tried(cells.place(cell)) if "one call of the module for" in text]
+    tried = [answer for text, answer in issue.tried_remedies(cells.place(cell)) if "one call of the module for" in text]
     assert tried == ["in some runs; elsewhere raises (marked-ready-twice) under ddp-find-unused"]
     other = "a rank was killed by SIGSEGV (of another cause)"
     rows = {names: answer for names, answer in issue.across(saved) if "another cause" in answer}

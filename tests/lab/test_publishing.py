@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.catalogue import loading
-from lab.explore import findings, overview, publishing, reproduction, skeleton
+from lab.explore import findings, overview, publishing, skeleton
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
 from lab.explore.numbers import Numbers
@@ -75,7 +75,7 @@ def test_programs_in_trl_can_be_written_out(trainer, tmp_path):
         skeleton.write(thing, home)
         assert loading.load(home).variant(f"{trainer}-broken")
         assert name not in SETTINGS or f"'{SETTINGS[name].name}'" in (home / "failure.py").read_text()
-    compile(reproduction.source(finding({"through": trainer, "adapter": "lora"})), "repro.py", "exec")
+    compile(publishing.source(finding({"through": trainer, "adapter": "lora"})), "repro.py", "exec")
 
 
 def test_what_no_file_has_yet_is_refused(tmp_path):
@@ -103,10 +103,10 @@ def test_every_finding_becomes_a_folder(name, adopting, tmp_path, capsys):
 )
 def test_an_issue_has_words_that_its_project_knows(strategy, words):
     """Breaks when upstream reads "fsdp1-full" and "diverges (differs)"."""
-    assert reproduction.engine(strategy) == words
-    assert reproduction.does("diverges (differs)") == "Trains otherwise than in one process, without an error"
-    assert reproduction.does("raises (other)") == "Raises an error"
-    assert reproduction.does("crashes (SIGSEGV)") == "Crashes (SIGSEGV)"
+    assert publishing.engine(strategy) == words
+    assert publishing.does("diverges (differs)") == "Trains otherwise than in one process, without an error"
+    assert publishing.does("raises (other)") == "Raises an error"
+    assert publishing.does("crashes (SIGSEGV)") == "Crashes (SIGSEGV)"
 
 
 def test_an_error_is_known_again_by_its_words(tmp_path):
@@ -162,7 +162,7 @@ def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys,
 def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
     """Breaks when what is sent upstream doesn't show what was seen."""
     made = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")
-    code, output = publishing.prove.run(reproduction.source(made))
+    code, output = publishing.prove.run(publishing.source(made))
     assert code == 0, output[-2000:]
     assert "REPRODUCED: no error" in output
 

@@ -18,13 +18,13 @@ FEW = 4096  # numbers of a tensor that are written down; of more, random ones ar
 def main() -> None:
     """Read a job's target as JSON from standard input, and print what was found as JSON, in the last line."""
     try:
-        answer = described(Target(**json.load(sys.stdin)))
+        answer = describe(Target(**json.load(sys.stdin)))
     except FaultlineError as error:
         answer = {"refused": " ".join(str(error).split())}
     print(json.dumps(answer))
 
 
-def described(target: Target) -> dict[str, object]:
+def describe(target: Target) -> dict[str, object]:
     """The fields of `job.Written`. Raises Refused for what a script can't build as a check does."""
     model, loss, _ = own_model.parts(own_model.build(target))
     config = "" if target.function else model.config.to_json_string(use_diff=True)
