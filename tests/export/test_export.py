@@ -133,7 +133,7 @@ CONTENT = [
         lacks=("anew",),
     ),
     # The number of ranks isn't written into what the run in one process does as well.
-    has(FORWARD, "setup.world_size", "rank=rank, world_size=world_size"),
+    has(FORWARD, "setup.data_world", "data_rank=rank, data_world=world_size"),
     # A checkpoint is saved by the variant's own code, by all ranks, and loaded by another process.
     has(
         LACKS,
