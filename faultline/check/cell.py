@@ -20,7 +20,7 @@ from faultline.check.target import Target
 from faultline.ranks.facts import Facts, unlike
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
-from faultline.runs import differences, life, oracle, results, runner
+from faultline.runs import differences, oracle, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
@@ -74,7 +74,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         if resizes and (refused := not_resizable(target, server, cell, job, judge)):
             return Ended([]), refused
         if cell.life != "straight":
-            return life.in_two_halves(server, job, judge)
+            return runner.in_two_halves(server, job, judge)
         ended = server.run(job)
         return ended, on_this_device(cell, judge(cell, ended))
 

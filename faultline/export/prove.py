@@ -20,7 +20,7 @@ from faultline.export import emit
 from faultline.export.cell import place
 from faultline.observations import measured
 from faultline.observations.measured import quick
-from faultline.runs import durations
+from faultline.runs import measurement
 from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
@@ -81,8 +81,8 @@ def run_all(request: Request) -> int:
 
 def announce(cells: Collection[Cell], workers: int = 1) -> None:
     """Say before files are run how long that takes: each imports the libraries for itself."""
-    seconds = sum(durations.likely(cells)) + len(cells) * durations.START
-    print(f"{count(len(cells), 'file')}, each run by itself: {durations.about(seconds / workers)}", file=sys.stderr)
+    seconds = sum(measurement.likely(cells)) + len(cells) * measurement.START
+    print(f"{count(len(cells), 'file')}, each run by itself: {measurement.about(seconds / workers)}", file=sys.stderr)
 
 
 def one(cell: Cell) -> Proof:

@@ -15,10 +15,9 @@ from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
 from faultline.releases import bisect_record, bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
-from faultline.runs import campaigns, devices
+from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Campaign
-from faultline.runs.driver import Engine
-from faultline.runs.pool import LOCAL
+from faultline.runs.engines import LOCAL, Engine
 from faultline.stacks import index, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.index import Release
@@ -123,12 +122,12 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
 def chosen(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
     if selection.cells:
-        cells = devices.runnable(selection, engine)
+        cells = engines.runnable(selection, engine)
     else:
         selection = narrowed(selection)
         cells = [
             cell
-            for cell in devices.runnable(selection, engine)
+            for cell in engines.runnable(selection, engine)
             if (selection.precision or cell.precision == "fp32")
             and (selection.world_size or cell.world_size == default_world(cell))
         ]

@@ -17,7 +17,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.report.terminal import columns
-from faultline.runs import campaigns, devices
+from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Measured
 from faultline.runs.results import Result, shows
 from faultline.stacks import requests
@@ -41,7 +41,7 @@ def run(request: Request) -> int:
             f"{failure.name} names no older stack: `faultline run --failure {failure.name}` shows it on today's"
         )
     cell = as_reported(failure, failure.reported, request.device)
-    devices.check_device(cell.device)
+    engines.check_device(cell.device)
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1, fresh=True)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     campaigns.announce(campaign, [cell], len(names))
