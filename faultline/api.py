@@ -70,7 +70,7 @@ def check(
     cores = workers or machine.cores()
     try:
         return command.answer(
-            command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders, units=units)
+            command.CheckRequest(named, cells, lora, stack or TODAY, python or "", cores, path=folders, units=units)
         )
     except NotInstalled as error:
         raise NotInstalled(error.lacking, "name another environment with python=", "let stack= make one") from None
@@ -104,7 +104,7 @@ def diagnose(
     if isinstance(log, str) and not more:
         text = log if "\n" in log else command.pasted([log])
     logs = tuple(os.fspath(each) for each in (log, *more))
-    return command.answer(command.Request(logs, strategy, checkpointing, stack, text=text))
+    return command.answer(command.DiagnoseRequest(logs, strategy, checkpointing, stack, text=text))
 
 
 def audit(
@@ -125,7 +125,9 @@ def audit(
             raise UsageError(
                 f"a path is a text or a path, not a {type(each).__name__}: give several one after the other"
             )
-    return command.answer(command.Request(tuple(os.fspath(path) for path in paths), environment, python, everything))
+    return command.answer(
+        command.AuditRequest(tuple(os.fspath(path) for path in paths), environment, python, everything)
+    )
 
 
 def selection(

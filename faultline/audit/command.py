@@ -19,7 +19,7 @@ Form = Literal["text", "json", "sarif", "github"]
 
 
 @dataclass(frozen=True)
-class Request:
+class AuditRequest:
     """Files and folders to audit, or an environment: the active one, or that of an interpreter.
 
     The answer lists what applies, or in few words `everything` that could, or all of `only` one failure.
@@ -33,7 +33,7 @@ class Request:
     form: Form = "text"
 
 
-def run(request: Request) -> int:
+def run(request: AuditRequest) -> int:
     """Print the answer: exit code 1 if a failure of the catalogue is certain, 0 if none is."""
     result = answer(request)
     if request.form == "json":
@@ -47,7 +47,7 @@ def run(request: Request) -> int:
     return EXIT_UNEXPECTED if result.certain else EXIT_AS_EXPECTED
 
 
-def answer(request: Request) -> AuditResult:
+def answer(request: AuditRequest) -> AuditResult:
     """Read a project; raises UsageError where there is nothing to read, and for an unknown failure."""
     only = failure_named(request.only).name if request.only else ""
     project, recipes = read_recipes(list(request.files), request.environment, request.python)

@@ -35,7 +35,7 @@ from faultline.stacks import environments
 
 
 @dataclass(frozen=True)
-class Request:
+class CheckRequest:
     """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment.
 
     `path` has folders in which its file looks for modules, beside its own. `resume` goes on with the newest check.
@@ -56,7 +56,7 @@ class Request:
     units: str = ""
 
 
-def run(request: Request) -> int:
+def run(request: CheckRequest) -> int:
     """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not, 3 if nobody can tell."""
     if request.export and Path(request.export).exists():
         raise UsageError(f"{plain(request.export)} exists: name a file that doesn't")
@@ -78,7 +78,7 @@ def run(request: Request) -> int:
     return EXIT_AS_EXPECTED if result.agrees else EXIT_UNEXPECTED
 
 
-def export(request: Request, result: CheckResult) -> str:
+def export(request: CheckRequest, result: CheckResult) -> str:
     """Write the script of the first difference, and give the line that says so; raises NotExportable."""
     from faultline.check import script  # here, as no other check needs its templates
 
@@ -89,7 +89,7 @@ def export(request: Request, result: CheckResult) -> str:
     return f"{plain(file)}: {cell.cell.id.removeprefix('check/model/')}, {count(len(text.splitlines()), 'line')}"
 
 
-def answer(request: Request) -> CheckResult:
+def answer(request: CheckRequest) -> CheckResult:
     """Train a model in its cells, behind a progress bar on stderr; every cell is on disk at once.
 
     Raises UsageError for what can't be checked, TargetFailed where one process can't train the model, and Unavailable
@@ -126,7 +126,7 @@ def answer(request: Request) -> CheckResult:
 
 
 def begun(
-    request: Request, asked: Mapping[str, object], cells: Sequence[Cell], versions: Mapping[str, str]
+    request: CheckRequest, asked: Mapping[str, object], cells: Sequence[Cell], versions: Mapping[str, str]
 ) -> tuple[RunFolder, list[Result]]:
     """The folder of a check and the results that it already has: a new folder, or the newest one of the same.
 
@@ -158,7 +158,7 @@ def selected(selection: Selection) -> list[Cell]:
     return cells
 
 
-def options(request: Request) -> tuple[str, ...]:
+def options(request: CheckRequest) -> tuple[str, ...]:
     """The options that make a target what it is, beside the cells that are asked for."""
     stack = "" if request.stack == TODAY else request.stack
     given = {"--lora": request.lora, "--units": request.units, "--stack": stack, "--python": request.python}

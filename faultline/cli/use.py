@@ -54,7 +54,7 @@ def diagnose(
     """
     from faultline.diagnose import command
 
-    return command.run(command.Request(tuple(map(str, logs)), strategy, checkpointing, stack, json))
+    return command.run(command.DiagnoseRequest(tuple(map(str, logs)), strategy, checkpointing, stack, json))
 
 
 def check(
@@ -87,7 +87,7 @@ def check(
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 
-    request = command.Request(
+    request = command.CheckRequest(
         *(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json),
         resume=resume,
         export=str(export),
@@ -130,7 +130,7 @@ def audit(
     from faultline.audit import command
 
     form = "json" if json else format or "text"
-    return command.run(command.Request([*map(str, files)], env, str(python), all, failure, form))
+    return command.run(command.AuditRequest([*map(str, files)], env, str(python), all, failure, form))
 
 
 def explain(
@@ -170,7 +170,7 @@ def export(
     """
     from faultline.export import command
 
-    return command.run(command.Request(options.cells(cell), str(output), force, markdown, run))
+    return command.run(options.cells(cell), str(output), force, markdown, run)
 
 
 def is_safe(
@@ -206,7 +206,7 @@ def is_safe(
     from faultline.releases import is_safe
 
     workers, engine = crew.workers or 0, crew.engine()
-    request = is_safe.Request(
+    request = is_safe.IsSafeRequest(
         *(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast, engine, known)
     )
     return is_safe.run(request)
@@ -243,7 +243,9 @@ def bisect(
     direction: bisect.Direction = "introduced" if introduced else "fixed" if fixed else ""
     cells, workers, engine = axes.selection(), crew.workers or 0, crew.engine()
     return bisect.run(
-        bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh, engine)
+        bisect.BisectRequest(
+            package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh, engine
+        )
     )
 
 
@@ -255,7 +257,7 @@ def reproduce(failure: Failure, /, *, device: Device = "cpu") -> int:
     """
     from faultline.releases import reproduce
 
-    return reproduce.run(reproduce.Request(failure, device or "cpu"))
+    return reproduce.run(failure, device or "cpu")
 
 
 def timeline(
@@ -276,4 +278,4 @@ def timeline(
     from faultline.releases import timeline
 
     workers, engine = crew.workers or 0, crew.engine()
-    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write, fresh, engine))
+    return timeline.run(timeline.TimelineRequest(axes.selection(), since, until, workers, resume, write, fresh, engine))

@@ -31,7 +31,7 @@ _CHINESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")  # which is written witho
 
 
 @dataclass(frozen=True)
-class Request:
+class DiagnoseRequest:
     """The logs to read (none: standard input), or the `text` of one, what is known of their run, and whether the answer
     is JSON."""
 
@@ -43,7 +43,7 @@ class Request:
     text: str = ""
 
 
-def run(request: Request) -> int:
+def run(request: DiagnoseRequest) -> int:
     """Print the answer to a log: exit code 0 if it is a failure of the catalogue, or one of several, and 1 if not.
 
     Raises UsageError where there is no log.
@@ -60,7 +60,7 @@ def run(request: Request) -> int:
     return EXIT_UNEXPECTED if result.diagnosis.answer == NOT_THERE else EXIT_AS_EXPECTED
 
 
-def answer(request: Request) -> DiagnoseResult:
+def answer(request: DiagnoseRequest) -> DiagnoseResult:
     """Read logs to their end; raises UsageError for one that can't be read, for empty ones, and for unknown names."""
     logs = request.logs or (STDIN,)
     options = hints(request)
@@ -101,7 +101,7 @@ def _sentence(words: Sequence[str]) -> bool:
     return bool(long) and not apart and not _NAMED.search(words[-1].strip())
 
 
-def hints(request: Request) -> Hints:
+def hints(request: DiagnoseRequest) -> Hints:
     """What the options say of the run; raises UsageError for unknown names."""
     selection = Selection.parse(strategy=request.strategy, checkpointing=request.checkpointing)
     check(failures(), selection)

@@ -52,23 +52,16 @@ def reproducing() -> list[Cell]:
     ]
 
 
-@dataclass(frozen=True)
-class Request:
-    """Cells whose files to prove, one of each variant if none is named."""
-
-    selection: Selection
-    workers: int = 1
-
-
-def run_all(request: Request) -> int:
-    """Export cells that reproduce and run each file; exit code 1 if a file did something else than its cell."""
-    selected = set(select(failures(), request.selection))
+def run_all(selection: Selection, workers: int = 1) -> int:
+    """Export cells that reproduce, one of each variant if none is named, and run each file; exit code 1 if a file did
+    something else than its cell."""
+    selected = set(select(failures(), selection))
     cells = [cell for cell in reproducing() if cell in selected]
-    if request.selection == Selection():
+    if selection == Selection():
         cells = quick(cells)
     wrong = []
-    announce(cells, request.workers)
-    with ThreadPoolExecutor(request.workers) as pool:
+    announce(cells, workers)
+    with ThreadPoolExecutor(workers) as pool:
         for number, proof in enumerate(pool.map(one, cells), 1):
             result = proof.why or "reproduced"
             print(f"{number}/{len(cells)} {proof.id}: {result}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)

@@ -17,7 +17,7 @@ from faultline.cells.cell import Cell, reference
 from faultline.fleet import actors, cluster, places
 from faultline.fleet.actors import Actor
 from faultline.fleet.cluster import Node
-from faultline.fleet.gang import NodeLost, Peer
+from faultline.fleet.peers import NodeLost, Peer
 from faultline.fleet.places import Place
 from faultline.fleet.slot import Answer, Kit
 from faultline.runs import cache

@@ -27,7 +27,7 @@ SEVERAL = 6  # cells that one question may be about
 
 
 @dataclass(frozen=True)
-class Request:
+class BisectRequest:
     """A change to look for among the releases of a package, from the `oldest` to the `newest`.
 
     Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
@@ -48,7 +48,7 @@ class Request:
     engine: Engine = LOCAL
 
 
-def run(request: Request) -> int:
+def run(request: BisectRequest) -> int:
     """Bisect, print the answer, and write bisect.json; the exit code says how it went."""
     package = requests.requirement(request.package)
     known = {*NEEDED, *pins("\n".join(requests.installed()))}
@@ -86,7 +86,7 @@ def most_runs(releases: int) -> int:
     return 1 + releases.bit_length() + 2 * (AGREE - 1)
 
 
-def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
+def begun(request: BisectRequest, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh, request.engine)

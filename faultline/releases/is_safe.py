@@ -30,7 +30,7 @@ FEW = 4 * FIRST  # cells that are still to be measured or recorded: of so few, n
 
 
 @dataclass(frozen=True)
-class Request:
+class IsSafeRequest:
     """What to judge and on which baseline, as people have it; `python` names the baseline by an interpreter instead.
 
     `fresh` takes no cached results. `whole` asks for all selected cells, with the remedies of mechanisms, `affected`
@@ -52,7 +52,7 @@ class Request:
     known: bool = False
 
 
-def run(request: Request) -> int:
+def run(request: IsSafeRequest) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
     cells = engines.runnable(request.selection, request.engine)

@@ -23,7 +23,7 @@ from faultline.stacks import requests
 
 
 @dataclass(frozen=True)
-class Request:
+class TimelineRequest:
     """Cells to run on each month's stack between two dates; `write` makes the result a part of the committed timeline.
 
     `fresh` takes no cached results.
@@ -39,7 +39,7 @@ class Request:
     engine: Engine = LOCAL
 
 
-def run(request: Request) -> int:
+def run(request: TimelineRequest) -> int:
     """Run cells on the ecosystem as of the first of each month and on today's stack; an interrupted run goes on."""
     cells = engines.runnable(narrowed(request.selection), request.engine)
     first = max(requests.day(request.since), requests.EARLIEST) if request.since else requests.EARLIEST

@@ -18,7 +18,7 @@ LAUNCH = "accelerate launch --config_file a.yaml -m trl.scripts.grpo --config {}
 
 
 def audited(*paths, **more):
-    return command.answer(command.Request([*map(str, paths)], **more))
+    return command.answer(command.AuditRequest([*map(str, paths)], **more))
 
 
 def match_of(result, name):

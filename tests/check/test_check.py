@@ -836,7 +836,7 @@ def test_nothing_is_promised_of_strategies_that_were_not_run(monkeypatch, capsys
     """Breaks when a model that only ran in one process is told to train alike everywhere, with exit code 0."""
     result = CheckResult("train.py:build", (), tuple(cells))
     monkeypatch.setattr(command, "answer", lambda request: result)
-    assert command.run(command.Request("train.py:build", Selection())) == code
+    assert command.run(command.CheckRequest("train.py:build", Selection())) == code
     assert said in " ".join(capsys.readouterr().out.split())
     assert result.agrees is (code == EXIT_AS_EXPECTED)
 
