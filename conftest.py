@@ -14,7 +14,7 @@ from faultline.cells import expected
 from faultline.cells import selection as selecting
 from faultline.cells.selection import Selection
 from faultline.observations import measured
-from faultline.runs import devices, gpus, runner
+from faultline.runs import engines, gpus, runner
 from faultline.runs.supervisor import RankServer
 from tests.support import night
 
@@ -33,7 +33,7 @@ def pytest_configure(config):
     device = config.getoption("--device")
     try:
         selecting.check(loading.failures(), Selection(device=device))
-        devices.check_device(device)
+        engines.check_device(device)
         revision = config.getoption("--since")
         config.stash[CHANGED] = night.changed_failures(revision) if revision else set()
     except UsageError as error:

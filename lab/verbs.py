@@ -30,7 +30,7 @@ def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
     Examples:
       faultline maintain repeat --failure zero3_dummy_loss
     """
-    from faultline.runs.devices import runnable
+    from faultline.runs.engines import runnable
     from lab.proofs import reliability
 
     return reliability.repeat(runnable(axes.selection()), workers)

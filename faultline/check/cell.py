@@ -20,7 +20,7 @@ from faultline.check.target import CheckTarget
 from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
-from faultline.runs import differences, life, oracle, results, runner
+from faultline.runs import differences, oracle, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
@@ -74,7 +74,7 @@ def run(target: CheckTarget, server: RankServer, references: References, cell: C
         if resizes and (refused := not_resizable(target, server, cell, job, judge)):
             return Ended([]), refused
         if cell.life != "straight":
-            return life.in_two_halves(server, job, judge)
+            return runner.in_two_halves(server, job, judge)
         ended = server.run(job)
         return ended, on_this_device(cell, judge(cell, ended))
 

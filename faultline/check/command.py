@@ -30,8 +30,8 @@ from faultline.check.findings import Group
 from faultline.check.known import check_facts
 from faultline.check.remedies import untried
 from faultline.check.target import parse
-from faultline.runs import devices, folders, progress, storage
-from faultline.runs.driver import Plan
+from faultline.runs import engines, measurement, storage
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result, finite
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
@@ -164,7 +164,7 @@ def answer(request: CheckRequest) -> CheckResult:
     check_facts(failures().values())
     cells = selected(request.selection)
     environment = environments.chosen(request.stack, request.python)
-    devices.check_device(cells[0].device, environment.python)
+    engines.check_device(cells[0].device, environment.python)
     asked = {
         "target": request.target,
         "lora": request.lora,
@@ -175,9 +175,9 @@ def answer(request: CheckRequest) -> CheckResult:
     folder, known = begun(request, asked, cells, environment.versions)
 
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
-        missing = folders.without(wanted, known)
-        plan = Plan(request.workers, environment, functools.partial(variations.run, target))
-        folders.measure(missing, plan, folder, known, wrong=progress.UNLIKE_ALONE)
+        missing = measurement.without(wanted, known)
+        batch = Batch(missing, environment, folder, known, run=functools.partial(variations.run, target))
+        measurement.measure([batch], request.workers, wrong=measurement.UNLIKE_ALONE)
         return {entry.cell: entry for entry in folder.results()}
 
     by_cell = measure(cells, known)
@@ -211,8 +211,8 @@ def begun(
         )
     if info.request["digest"] != asked["digest"]:
         raise UsageError(f"{request.target} changed since {folder.shown}: start anew, without --resume")
-    folders.same_stack(folder, versions)
-    return folder, folders.entries(folder)
+    storage.same_stack(folder, versions)
+    return folder, storage.entries(folder)
 
 
 def selected(selection: Selection) -> list[Cell]:

@@ -114,7 +114,7 @@ def export_all(
     """
     from faultline.export import prove
 
-    return prove.run_all(prove.ProofRequest(axes.selection(), workers))
+    return prove.run_all(axes.selection(), workers)
 
 
 def reports(

@@ -16,7 +16,7 @@ from faultline.cli.completion import one, several
 
 if TYPE_CHECKING:
     from faultline.cells.selection import Selection
-    from faultline.runs.driver import Engine
+    from faultline.runs.engines import Engine
 
 STDIN = "-"
 HYPHEN = "\0"  # stands for a lone hyphen, which cyclopts takes for an option
@@ -145,7 +145,7 @@ class Crew:
     ] = 1
 
     def engine(self) -> Engine:
-        from faultline.runs import pool
+        from faultline.runs import engines
 
         if self.fleet and self.per_gpu > 1:
             raise UsageError(
@@ -157,7 +157,7 @@ class Crew:
             return Rays(self.address, self.nodes)
         if self.address or self.nodes > 1:
             raise UsageError(f"{'--address' if self.address else '--nodes'} is of a fleet: add --fleet ray")
-        return pool.Pool(self.per_gpu)
+        return engines.Pool(self.per_gpu)
 
 
 HERE = Crew()

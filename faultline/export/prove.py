@@ -20,7 +20,7 @@ from faultline.export import emit
 from faultline.export.cell import place
 from faultline.observations import measured
 from faultline.observations.measured import quick
-from faultline.runs import durations
+from faultline.runs import measurement
 from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
@@ -52,23 +52,16 @@ def reproducing() -> list[Cell]:
     ]
 
 
-@dataclass(frozen=True)
-class ProofRequest:
-    """Cells whose files to prove, one of each variant if none is named."""
-
-    selection: Selection
-    workers: int = 1
-
-
-def run_all(request: ProofRequest) -> int:
-    """Export cells that reproduce and run each file; exit code 1 if a file did something else than its cell."""
-    selected = set(select(failures(), request.selection))
+def run_all(selection: Selection, workers: int = 1) -> int:
+    """Export cells that reproduce, one of each variant if none is named, and run each file; exit code 1 if a file did
+    something else than its cell."""
+    selected = set(select(failures(), selection))
     cells = [cell for cell in reproducing() if cell in selected]
-    if request.selection == Selection():
+    if selection == Selection():
         cells = quick(cells)
     wrong = []
-    announce(cells, request.workers)
-    with ThreadPoolExecutor(request.workers) as pool:
+    announce(cells, workers)
+    with ThreadPoolExecutor(workers) as pool:
         for number, proof in enumerate(pool.map(one, cells), 1):
             result = proof.why or "reproduced"
             print(f"{number}/{len(cells)} {proof.id}: {result}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
@@ -81,8 +74,8 @@ def run_all(request: ProofRequest) -> int:
 
 def announce(cells: Collection[Cell], workers: int = 1) -> None:
     """Say before files are run how long that takes: each imports the libraries for itself."""
-    seconds = sum(durations.likely(cells)) + len(cells) * durations.START
-    print(f"{count(len(cells), 'file')}, each run by itself: {durations.about(seconds / workers)}", file=sys.stderr)
+    seconds = sum(measurement.likely(cells)) + len(cells) * measurement.START
+    print(f"{count(len(cells), 'file')}, each run by itself: {measurement.about(seconds / workers)}", file=sys.stderr)
 
 
 def one(cell: Cell) -> Proof:

@@ -10,7 +10,7 @@ from typing import Any
 
 from faultline.fleet.cluster import Node
 from faultline.fleet.slot import Kit, Post
-from faultline.runs.schedule import Slot, Work
+from faultline.runs.driver import Slot, Work
 
 
 @dataclass

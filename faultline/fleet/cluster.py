@@ -17,7 +17,7 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.base.text import cut, one_line
 from faultline.ranks.job import LOOPBACK
-from faultline.runs import scratch, workers
+from faultline.runs import engines, scratch
 
 STORE = 200 << 20  # bytes of Ray's object store on this machine: references have a few kB each
 FOLDER = "/tmp"  # of a new cluster's folder, whose name must be short: it has sockets
@@ -143,7 +143,7 @@ def nodes(ray: ModuleType, device: str, ranks: int, held: Mapping[str, Held] = M
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    seen, takes = [], workers.memory(device, ranks)
+    seen, takes = [], engines.memory(device, ranks)
     for node in ray.nodes():
         id_, has = node["NodeID"], node["Resources"]
         left, ours = free.get(id_, {}), held.get(id_, NOTHING)

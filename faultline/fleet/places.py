@@ -1,13 +1,13 @@
-"""Where the next slot of a cluster starts, and for which part of a run: nodes keep their stack."""
+"""Where the next slot of a cluster starts, and for which batch of a run: nodes keep their stack."""
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faultline.fleet.actors import Actor
 from faultline.fleet.cluster import NOTHING, Held, Node
-from faultline.runs.driver import Need
+from faultline.runs.driver import Schedule
 
-NEAR = 10  # times that a part counts for more on a node that has its stack: another one is an environment to make
+NEAR = 10  # times that a batch counts for more on a node that has its stack: another one is an environment to make
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ def free(nodes: Iterable[Node], actors: Iterable[Actor]) -> list[Room]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a slot goes: the number of its part, and its nodes."""
+    """Where a slot goes: the number of its batch, and its nodes."""
 
-    part: int
+    batch: int
     nodes: tuple[Node, ...]
 
 
 def best(
     rooms: Collection[Room],
-    needs: Sequence[Need],
+    needs: Sequence[Schedule],
     spread: int,
     stacks: Mapping[str, Container[int]],
     refused: Container[tuple[str, int]] = (),
 ) -> Place | None:
-    """The place of the next slot, whose ranks are spread over so many nodes; None if no part can have one.
+    """The place of the next slot, whose ranks are spread over so many nodes; None if no batch can have one.
 
-    A part that has none yet comes first, the one that wants most GPUs before others: later, no node may have that many
-    at a time. Then what counts is how many cells wait for each slot. `stacks` are the parts whose stack a node has;
-    `refused` are nodes and parts that don't go together.
+    A batch that has none yet comes first, the one that wants most GPUs before others: later, no node may have that many
+    at a time. Then what counts is how many cells wait for each slot. `stacks` are the batches whose stack a node has;
+    `refused` are nodes and batches that don't go together.
     """
     choices = []
     for number, need in enumerate(needs):

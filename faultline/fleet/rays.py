@@ -11,9 +11,8 @@ from faultline.cells.cell import Cell
 from faultline.fleet import cluster
 from faultline.fleet.cluster import Node
 from faultline.fleet.running import Fleet
-from faultline.runs import gpus, workers
-from faultline.runs.driver import Driver, Part
-from faultline.runs.runner import RunCell
+from faultline.runs import engines, gpus
+from faultline.runs.driver import Batch, Driver
 
 
 @dataclass(frozen=True)
@@ -49,26 +48,26 @@ class Rays:
 
         Nodes that come later have slots too.
         """
-        room = self._room(cells[0].device, workers.ranks(cells), min(map(gpus.needed, cells)))
+        room = self._room(cells[0].device, engines.ranks(cells), min(map(gpus.needed, cells)))
         if asked and room < asked:
             return max(1, room), f"{count(room, 'worker')} at first, not {asked}: the cluster has no more room yet"
         return asked or max(1, room), ""
 
-    def parts(self, part: Part) -> Sequence[Part]:
+    def batches(self, batch: Batch) -> Sequence[Batch]:
         """One for each number of GPUs, for a slot keeps its own. Cells that want more than nodes have share all of
         these."""
-        if part.cells[0].device == "cpu":
-            return [part]
-        there = cluster.nodes(cluster.connect(self.address), part.cells[0].device, 1)
+        if batch.cells[0].device == "cpu":
+            return [batch]
+        there = cluster.nodes(cluster.connect(self.address), batch.cells[0].device, 1)
         by_size: dict[int, list[Cell]] = {}
-        for cell in part.cells:
+        for cell in batch.cells:
             by_size.setdefault(max(1, min(gpus.needed(cell), self.nodes * most(there))), []).append(cell)
-        return [replace(part, cells=cells, gpus=size) for size, cells in sorted(by_size.items())]
+        return [replace(batch, cells=cells, gpus=size) for size, cells in sorted(by_size.items())]
 
     @contextlib.contextmanager
-    def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:
+    def slots(self, workers: int, driver: Driver) -> Iterator[None]:
         """Run cells on at most so many actors until the driver has none left; an exception ends them all at once."""
-        fleet = Fleet(cluster.connect(self.address), workers, run, driver, self.nodes)
+        fleet = Fleet(cluster.connect(self.address), workers, driver, self.nodes)
         thread = threading.Thread(target=fleet.run)
         thread.start()
         try:

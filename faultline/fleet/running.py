@@ -17,15 +17,13 @@ from faultline.cells.cell import Cell, reference
 from faultline.fleet import actors, cluster, places
 from faultline.fleet.actors import Actor
 from faultline.fleet.cluster import Node
-from faultline.fleet.gang import NodeLost, Peer
+from faultline.fleet.peers import NodeLost, Peer
 from faultline.fleet.places import Place
 from faultline.fleet.slot import Answer, Kit
 from faultline.runs import cache
-from faultline.runs.driver import Driver
+from faultline.runs.driver import Driver, Slot
+from faultline.runs.engines import ranks
 from faultline.runs.results import Result
-from faultline.runs.runner import RunCell
-from faultline.runs.schedule import Slot
-from faultline.runs.workers import ranks
 
 LOOK = 0.2  # seconds between two looks at what actors have done
 NODES = 1.0  # seconds between two looks for nodes that came or went
@@ -39,20 +37,20 @@ GOODBYE = 10.0  # seconds in which actors may end their servers
 class Fleet:
     """The actors of one run. Everything but `ended` belongs to the thread of `run`."""
 
-    def __init__(self, ray: ModuleType, workers: int, run: RunCell, driver: Driver, spread: int = 1) -> None:
+    def __init__(self, ray: ModuleType, workers: int, driver: Driver, spread: int = 1) -> None:
         self.ray, self.workers, self.driver, self.spread = ray, workers, driver, spread
         self.ended = threading.Event()
         self.idle: list[Actor] = []
         self.busy: dict[Any, tuple[Actor, int]] = {}  # by Ray's reference to an answer: which of its nodes gives it
-        # What was made for the cells of a part that share a reference, as Ray's objects.
+        # What was made for the cells of a batch that share a reference, as Ray's objects.
         self.references: dict[tuple[int, Cell], dict[str, Any]] = {}
-        self.refused: dict[tuple[str, int], str] = {}  # nodes that can't run a part, and why
+        self.refused: dict[tuple[str, int], str] = {}  # nodes that can't run a batch, and why
         self.failed: Counter[tuple[str, int]] = Counter()  # slots in a row that died there before they were ready
-        self.began: set[int] = set()  # the parts that had a slot that was ready
-        self.stacks: dict[str, set[int]] = {}  # the parts that a node has run
+        self.began: set[int] = set()  # the batches that had a slot that was ready
+        self.stacks: dict[str, set[int]] = {}  # the batches that a node has run
         self.number = 0
-        self.ranks = -(-max(ranks(part.cells) for part in driver.parts) // spread)
-        self.kits = [ray.put(Kit(part.stack, driver.device, run, spread)) for part in driver.parts]
+        self.ranks = -(-max(ranks(batch.cells) for batch in driver.batches) // spread)
+        self.kits = [ray.put(Kit(batch.stack, driver.device, batch.run, spread)) for batch in driver.batches]
         self.looked = self.seen = time.monotonic()
         self.waits = False  # for room, and has said so
 
@@ -86,7 +84,7 @@ class Fleet:
                 self.lose(actor, "its node is gone")
         rooms = {room.node.id: room for room in places.free(nodes, self.actors)}
         while len(self.actors) < self.workers:
-            place = places.best(rooms.values(), self.driver.needs(), self.spread, self.stacks, self.refused)
+            place = places.best(rooms.values(), self.driver.schedules, self.spread, self.stacks, self.refused)
             if not place:
                 break
             gpus = self.start(place)
@@ -96,13 +94,13 @@ class Fleet:
         self.give_up(alive)
 
     def give_up(self, alive: Collection[str]) -> None:
-        """Say of parts that no node will run them. One that ran waits for another node, as all do that have no room."""
-        for part, need in enumerate(self.driver.needs()):
-            why = {node: why for (node, number), why in self.refused.items() if number == part}
+        """Say of batches that no node will run them. One that ran waits for another node, as all do without room."""
+        for batch, need in enumerate(self.driver.schedules):
+            why = {node: why for (node, number), why in self.refused.items() if number == batch}
             usable = [node for node in alive if node not in why]
-            if need.waiting and why and len(usable) < self.spread and part not in self.began:
+            if need.waiting and why and len(usable) < self.spread and batch not in self.began:
                 reasons = "; ".join(why.values())
-                self.driver.refused(part, NeverReady(f"no node can run these cells: {reasons}"))
+                self.driver.refused(batch, NeverReady(f"no node can run these cells: {reasons}"))
         waited = self.looked - self.seen
         if waited > SOON and not self.waits and self.driver.left:
             self.waits = True
@@ -113,19 +111,19 @@ class Fleet:
 
     def start(self, place: Place) -> int:
         """Start a slot, which greets when its stack is there and its rank servers are up; its GPUs on each node."""
-        gpus = -(-self.driver.needs()[place.part].gpus // self.spread)
+        gpus = -(-self.driver.schedules[place.batch].gpus // self.spread)
         self.number += 1
-        slot = Slot(f"slot {self.number}", "+".join(node.id for node in place.nodes), place.part)
-        actor = actors.started(self.ray, self.kits[place.part], slot, place.nodes, gpus)
+        slot = Slot(f"slot {self.number}", "+".join(node.id for node in place.nodes), place.batch)
+        actor = actors.started(self.ray, self.kits[place.batch], slot, place.nodes, gpus)
         self.driver.opened(slot)
         for node in place.nodes:
-            self.stacks.setdefault(node.id, set()).add(place.part)
+            self.stacks.setdefault(node.id, set()).add(place.batch)
         for number, handle in enumerate(actor.handles):
             self.busy[handle.greet.remote()] = actor, number
         return gpus
 
     def give(self) -> bool:
-        """Give idle actors cells, with the references that these need; whether one made room for another part."""
+        """Give idle actors cells, with the references that these need; whether one made room for another batch."""
         left = False
         for actor in [*self.idle]:
             work = self.driver.ready(actor.slot)
@@ -137,7 +135,7 @@ class Fleet:
             if not work:
                 continue
             self.idle.remove(actor)
-            made = self.references.get((actor.slot.part, reference(work.cell)), {})
+            made = self.references.get((actor.slot.batch, reference(work.cell)), {})
             missing = made.keys() - actor.has
             actor.has |= missing
             actor.work, actor.since = work, time.monotonic()
@@ -212,14 +210,14 @@ class Fleet:
             self.busy[actor.first.join.remote(peers)] = actor, 0
         elif actor.greetings <= 0:
             self.idle.append(actor)
-            self.began.add(actor.slot.part)
+            self.began.add(actor.slot.batch)
             for node in actor.nodes:
-                self.failed.pop((node.id, actor.slot.part), None)
+                self.failed.pop((node.id, actor.slot.batch), None)
 
     def take_result(self, actor: Actor, answered: Answer) -> None:
         work = actor.work
         assert work
-        names = self.references.setdefault((actor.slot.part, reference(work.cell)), {})
+        names = self.references.setdefault((actor.slot.batch, reference(work.cell)), {})
         for made in answered.made:
             actor.has.add(made.name)
             names.setdefault(made.name, self.ray.put(made))  # the actor's own object would go with it
@@ -232,15 +230,15 @@ class Fleet:
             self.driver.result(actor.slot, work, answered.result)
 
     def refuse(self, actor: Actor, node: Node, why: str) -> None:
-        """Use a node no more for a part whose cells it can't run."""
+        """Use a node no more for a batch whose cells it can't run."""
         self.end(actor)
-        self.refused[node.id, actor.slot.part] = f"node {node.name}: {why}"
+        self.refused[node.id, actor.slot.batch] = f"node {node.name}: {why}"
         self.driver.lost(actor.slot, why)
 
     def lose_before_ready(self, actor: Actor, node: Node, why: str) -> None:
         """Give up a slot that never greeted; after some of them, the node too."""
-        self.failed[node.id, actor.slot.part] += 1
-        if self.failed[node.id, actor.slot.part] < BELIEVED:
+        self.failed[node.id, actor.slot.batch] += 1
+        if self.failed[node.id, actor.slot.batch] < BELIEVED:
             self.lose(actor, f"node {node.name}: {why}")
         else:
             self.refuse(actor, node, why)

@@ -11,8 +11,7 @@ from pathlib import Path
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
-from faultline.fleet import gang
-from faultline.fleet.gang import Peer
+from faultline.fleet.peers import Peer, address
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport
@@ -83,7 +82,7 @@ class Post:
         """
         kit = self._kit
         os.environ[strategies.ROWS_VARIABLE] = str(kit.rows)
-        at = gang.address(self._address) if kit.nodes > 1 else ""
+        at = address(self._address) if kit.nodes > 1 else ""
         with self._closed_by_errors():
             self._server = self._open.enter_context(
                 RankServer(python(kit.stack), device=kit.device, address=at, name=self._name)

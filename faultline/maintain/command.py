@@ -13,18 +13,17 @@ from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
 from faultline.maintain import overview
 from faultline.maintain.readmes import measured_part, noise
-from faultline.runs import durations as recorded
-from faultline.runs import folders, results
+from faultline.runs import measurement, results, storage
 
 
 def bless(run: str, only: str, check: bool) -> int:
     """Rewrite expected.toml of a run's failures, or of one, and print the difference; `check` only prints it."""
-    folder = folders.undisturbed(run)
+    folder = storage.undisturbed(run)
     if only:
         failure_named(only)
-    entries = [entry for entry in folders.entries(folder) if only in (entry.cell.failure, "")]
+    entries = [entry for entry in storage.entries(folder) if only in (entry.cell.failure, "")]
     blessing.refuse(entries, folder.info().finished)
-    folders.same_stack(folder)
+    storage.same_stack(folder)
     changed = False
     for name in sorted({entry.cell.failure for entry in entries} & set(failures())):
         failure = failures()[name]
@@ -47,8 +46,8 @@ def bless(run: str, only: str, check: bool) -> int:
 
 def readmes(run: str) -> int:
     """Rewrite the measured part of each failure's README from a run."""
-    folder = folders.undisturbed(run)
-    entries = folders.entries(folder)
+    folder = storage.undisturbed(run)
+    entries = storage.entries(folder)
     for failure in failures().values():
         default = {cell.id for cell in select(failures(), Selection(failure=(failure.name,)))}
         have = {entry.cell.id for entry in entries if entry.cell.failure == failure.name}
@@ -66,5 +65,5 @@ def readmes(run: str) -> int:
 
 def durations(run: str) -> int:
     """Record how long cells took: later shards are of equal length, and later runs say how long they take."""
-    recorded.record(folders.entries(folders.undisturbed(run)))
+    measurement.record(storage.entries(storage.undisturbed(run)))
     return EXIT_AS_EXPECTED

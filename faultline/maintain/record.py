@@ -20,9 +20,8 @@ from faultline.observations import recording, store
 from faultline.observations.matching import mechanism
 from faultline.observations.measured import ERRORS
 from faultline.observations.store import Divergence, Error, Observations, Row, Stack
-from faultline.runs.folders import entries
 from faultline.runs.results import Result
-from faultline.runs.storage import Machine, RunFolder
+from faultline.runs.storage import Machine, RunFolder, entries
 
 FIRST, LAST = 60, 60  # lines of a traceback that are recorded, where there are more
 

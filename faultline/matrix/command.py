@@ -1,13 +1,15 @@
 """The verbs of the matrix: run its cells, list them, show a failure, show a run again."""
 
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from faultline.base.console import write_line
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import one_line
 from faultline.catalogue import stories
@@ -19,10 +21,9 @@ from faultline.cells.words import grouped
 from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, listing, on_gpus, page, terminal
-from faultline.runs import cache, folders, gpus, results, sendable, shards, storage
-from faultline.runs.devices import runnable
-from faultline.runs.driver import Engine, Plan
-from faultline.runs.pool import LOCAL
+from faultline.runs import cache, gpus, measurement, results, sendable, storage
+from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL, Engine, runnable
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -61,22 +62,22 @@ def run(request: RunRequest) -> int:
 
 def _run(request: RunRequest, named: Path | None = None) -> int:
     whole = chosen(request)
-    cells = shards.part(whole, request.shard) if request.shard else whole
+    cells = shard(whole, request.shard) if request.shard else whole
     environment = environments.chosen(request.stack, request.python)
     kind = "run" if request.stack == TODAY and not request.python else "stack"
     asked = "" if request.stack == TODAY else request.stack
     selection = vars(request.selection)
-    folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
+    folder, known = storage.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
     if whole[0].device == "cuda" and request.engine.here:
         folder.describe(machine=gpus.machine())
-    missing = folders.without(cells, known)
+    missing = measurement.without(cells, known)
     keep = cache.of(environment, whole[0].device, here=request.engine.here)
     if not request.fresh:
-        known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
-        missing = folders.without(missing, known)
-    folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep, engine=request.engine)
+        known = [*known, *measurement.taken(missing, folder, keep, only_expected=True)]
+        missing = measurement.without(missing, known)
+    measurement.measure([Batch(missing, environment, folder, known, keep)], request.workers, request.engine)
     folder.describe(finished=True)
     return finish(folder, folder.results(), ran_here=True)
 
@@ -117,15 +118,66 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
     return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED
 
 
+def shard(cells: Sequence[Cell], text: str) -> list[Cell]:
+    """One shard of the cells, from ``i/n``: every machine computes the same split from the same cells."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
+    return split(cells, count, measurement.recorded())[number - 1]
+
+
+def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
+    """Longest first, each to the shard with the least work so far; every shard keeps the cells' order."""
+    loads = [0.0] * count
+    shards: list[set[Cell]] = [set() for _ in range(count)]
+    lasts = {cell: seconds.get(measurement.kind(cell), measurement.UNKNOWN) for cell in cells}
+    for cell in sorted(cells, key=lambda cell: (-lasts[cell], cell.id)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += lasts[cell]
+        shards[lightest].add(cell)
+    return [[cell for cell in cells if cell in part] for part in shards]
+
+
 def merge(runs: Sequence[str], into: Path | None = None) -> int:
     """Put shards together in a results folder, a new one or `into`, and print what is missing."""
-    folder, missing = shards.merge([folders.undisturbed(name) for name in runs], into)
+    folder, missing = _merged([storage.undisturbed(name) for name in runs], into)
     code = finish(folder, folder.results())
     if missing:
         first = ", ".join(map(one_line, missing[:3]))
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
     return EXIT_UNEXPECTED if missing else code
+
+
+def _merged(folders: Sequence[RunFolder], into: Path | None = None) -> tuple[RunFolder, list[str]]:
+    """A new results folder with every shard's cells, and the cells that none of the shards given has.
+
+    `into` names another folder, whose earlier merge is replaced. Refuses shards of different stacks or of different
+    cells.
+    """
+    infos = [folder.info() for folder in folders]
+    stacks = sorted({info.stack for info in infos if info.stack})
+    if len(stacks) > 1:
+        raise UsageError(f"the runs are of different stacks: {' / '.join(stacks)}")
+    asked = {info.whole or info.cells for info in infos}
+    if len(asked) > 1:
+        raise UsageError("the runs were asked for different cells; only shards of the same cells can be merged")
+    [whole] = asked
+    results = {entry.cell.id: entry for folder in folders for entry in storage.entries(folder)}
+    missing = [cell for cell in whole if cell not in results]
+    if into:
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+    merged = RunFolder(into) if into else storage.new_run()
+    merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
+    machines = {info.machine for info in infos}
+    merged.describe(machine=machines.pop() if len(machines) == 1 else storage.Machine())
+    writer = storage.Writer(merged)
+    for entry in results.values():
+        writer.add(entry)
+    writer.close()
+    return merged, missing
 
 
 def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool = False) -> int:
@@ -175,5 +227,5 @@ def show(name: str, signatures: bool = False) -> int:
 
 def report(run: str) -> int:
     """Show a run again: a results folder, or the newest, on whichever stack."""
-    folder = folders.chosen(run) if run else storage.newest()
-    return finish(folder, folders.entries(folder))
+    folder = storage.chosen(run) if run else storage.newest()
+    return finish(folder, storage.entries(folder))

@@ -15,10 +15,9 @@ from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
 from faultline.releases import bisect_record, bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
-from faultline.runs import campaigns, devices
+from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Campaign
-from faultline.runs.driver import Engine
-from faultline.runs.pool import LOCAL
+from faultline.runs.engines import LOCAL, Engine
 from faultline.stacks import index, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.index import Release
@@ -28,7 +27,7 @@ SEVERAL = 6  # cells that one question may be about
 
 
 @dataclass(frozen=True)
-class Request:
+class BisectRequest:
     """A change to look for among the releases of a package, from the `oldest` to the `newest`.
 
     Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
@@ -49,7 +48,7 @@ class Request:
     engine: Engine = LOCAL
 
 
-def run(request: Request) -> int:
+def run(request: BisectRequest) -> int:
     """Bisect, print the answer, and write bisect.json; the exit code says how it went."""
     package = requests.requirement(request.package)
     known = {*NEEDED, *pins("\n".join(requests.installed()))}
@@ -87,7 +86,7 @@ def most_runs(releases: int) -> int:
     return 1 + releases.bit_length() + 2 * (AGREE - 1)
 
 
-def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
+def begun(request: BisectRequest, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh, request.engine)
@@ -123,12 +122,12 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
 def chosen(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
     if selection.cells:
-        cells = devices.runnable(selection, engine)
+        cells = engines.runnable(selection, engine)
     else:
         selection = narrowed(selection)
         cells = [
             cell
-            for cell in devices.runnable(selection, engine)
+            for cell in engines.runnable(selection, engine)
             if (selection.precision or cell.precision == "fp32")
             and (selection.world_size or cell.world_size == default_world(cell))
         ]

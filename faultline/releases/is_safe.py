@@ -17,10 +17,9 @@ from faultline.releases.is_safe_view import Answer
 from faultline.releases.reach import Reach
 from faultline.releases.scope import USUAL, How
 from faultline.releases.side_by_side import Both, Watch
-from faultline.runs import campaigns, devices, durations, executed
+from faultline.runs import campaigns, engines, executed, measurement
 from faultline.runs.campaigns import Campaign, Measured
-from faultline.runs.driver import Engine
-from faultline.runs.pool import LOCAL, Pool
+from faultline.runs.engines import LOCAL, Engine, Pool
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
@@ -31,7 +30,7 @@ FEW = 4 * FIRST  # cells that are still to be measured or recorded: of so few, n
 
 
 @dataclass(frozen=True)
-class Request:
+class IsSafeRequest:
     """What to judge and on which baseline, as people have it; `python` names the baseline by an interpreter instead.
 
     `fresh` takes no cached results. `whole` asks for all selected cells, with the remedies of mechanisms, `affected`
@@ -53,10 +52,10 @@ class Request:
     known: bool = False
 
 
-def run(request: Request) -> int:
+def run(request: IsSafeRequest) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
-    cells = devices.runnable(request.selection, request.engine)
+    cells = engines.runnable(request.selection, request.engine)
     every = request.whole or scope.named(request.selection)
     if not every:
         cells = scope.default(cells)
@@ -154,13 +153,13 @@ def measured(
 def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """What is still to be run, and how long that takes, in words."""
     sides, workers = both.lacking(cells), both.campaign.workers or both.campaign.engine.room()
-    seconds = RECORDING * durations.expected(recording, recorders(both.campaign))
-    seconds += sum(durations.expected(side, workers) for side in sides)
+    seconds = RECORDING * measurement.expected(recording, recorders(both.campaign))
+    seconds += sum(measurement.expected(side, workers) for side in sides)
     old, new = map(len, sides)
     parts = [f"at most {count(new, 'cell')} on the candidate, and {old} on the baseline if no others fail"]
     parts += [f"{count(len(recording), 'cell')} to see what cells execute"] if recording else []
     return (
-        f"to run: {', '.join(parts)}: {durations.about(seconds)} with {count(workers, 'worker')};"
+        f"to run: {', '.join(parts)}: {measurement.about(seconds)} with {count(workers, 'worker')};"
         " what changes runs again"
     )
 

@@ -1,7 +1,5 @@
 """A failure on the stack that it was reported on, next to it on the first good one, if it has one, and on today's."""
 
-from dataclasses import dataclass
-
 from rich.console import Console
 from rich.table import Column
 from rich.text import Text
@@ -17,31 +15,25 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.report.terminal import columns
-from faultline.runs import campaigns, devices
+from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Measured
 from faultline.runs.results import Result, shows
 from faultline.stacks import requests
 
 
-@dataclass(frozen=True)
-class Request:
-    """A failure to show as it was reported, on a device."""
+def run(name: str, device: str = "cpu") -> int:
+    """Run the cell of a failure as reported on its stacks.
 
-    failure: str
-    device: str = "cpu"
-
-
-def run(request: Request) -> int:
-    """Run the cell as reported on its stacks; exit code 0 if the failure shows on the old one and not on the first
-    good one, if it names one; 1 if not. 3 says that one of these can't be had here, or proves neither.
+    Exit code 0 if the failure shows on the old one and not on the first good one, if it names one; 1 if not. 3 says
+    that one of these can't be had here, or proves neither.
     """
-    failure = failure_named(request.failure)
+    failure = failure_named(name)
     if not failure.reported:
         raise UsageError(
             f"{failure.name} names no older stack: `faultline run --failure {failure.name}` shows it on today's"
         )
-    cell = as_reported(failure, failure.reported, request.device)
-    devices.check_device(cell.device)
+    cell = as_reported(failure, failure.reported, device)
+    engines.check_device(cell.device)
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1, fresh=True)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     campaigns.announce(campaign, [cell], len(names))

@@ -16,15 +16,14 @@ from faultline.observations import timeline as observed
 from faultline.observations.store import Stack
 from faultline.observations.timeline import UNINSTALLABLE, Timeline
 from faultline.releases import timeline_view
-from faultline.runs import campaigns, devices
+from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Measured
-from faultline.runs.driver import Engine
-from faultline.runs.pool import LOCAL
+from faultline.runs.engines import LOCAL, Engine
 from faultline.stacks import requests
 
 
 @dataclass(frozen=True)
-class Request:
+class TimelineRequest:
     """Cells to run on each month's stack between two dates; `write` makes the result a part of the committed timeline.
 
     `fresh` takes no cached results.
@@ -40,9 +39,9 @@ class Request:
     engine: Engine = LOCAL
 
 
-def run(request: Request) -> int:
+def run(request: TimelineRequest) -> int:
     """Run cells on the ecosystem as of the first of each month and on today's stack; an interrupted run goes on."""
-    cells = devices.runnable(narrowed(request.selection), request.engine)
+    cells = engines.runnable(narrowed(request.selection), request.engine)
     first = max(requests.day(request.since), requests.EARLIEST) if request.since else requests.EARLIEST
     last = requests.day(request.until) if request.until else datetime.date.today()
     if first > last:

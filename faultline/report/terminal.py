@@ -20,7 +20,7 @@ from faultline.cells.words import grouped
 from faultline.observations.wording import normalised
 from faultline.report import run
 from faultline.report.run import ABSENT, SYMBOLS, Row, Table
-from faultline.runs.progress import UNEXPECTED
+from faultline.runs.measurement import UNEXPECTED
 from faultline.runs.results import Result, as_expected, expectation
 
 STYLES = {

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -12,11 +12,10 @@ from faultline.base.errors import NeverReady, Uninstallable, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
-from faultline.runs import cache, folders, storage
-from faultline.runs.driver import Engine, Plan
-from faultline.runs.durations import estimate
-from faultline.runs.folders import Share
-from faultline.runs.pool import LOCAL
+from faultline.runs import cache, measurement, storage
+from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL, Engine
+from faultline.runs.measurement import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -121,20 +120,19 @@ def measure(
     same versions, whatever the index offers by then. A stack whose ranks could
     not start is tried again: a busy machine may have been to blame.
     """
-    share = _share(campaign, name, stack, cells, again)
-    if isinstance(share, Measured):
-        return share
+    batch = _batch(campaign, name, stack, cells, again)
+    if isinstance(batch, Measured):
+        return batch
     try:
-        for entry in share.known:
+        for entry in batch.known:
             seen(entry)
-        if share.cells:
-            plan, engine = Plan(campaign.workers, share.stack), campaign.engine
-            folders.measure(share.cells, plan, share.folder, share.known, keep=share.keep, seen=seen, engine=engine)
+        if batch.cells:
+            measurement.measure([replace(batch, done=seen)], campaign.workers, campaign.engine)
     except Enough:
-        return _measured(share, name, cells, finished=False)
+        return _measured(batch, name, cells, finished=False)
     except NeverReady as error:
-        share.refused(error)
-    return _measured(share, name, cells)
+        batch.refused(error)
+    return _measured(batch, name, cells)
 
 
 def measure_each(campaign: Campaign, stacks: Mapping[str, Stack], cells: Sequence[Cell]) -> list[Measured]:
@@ -144,15 +142,15 @@ def measure_each(campaign: Campaign, stacks: Mapping[str, Stack], cells: Sequenc
     """
     if campaign.engine.here:
         return [measure(campaign, name, stack, cells) for name, stack in stacks.items()]
-    asked = {name: _share(campaign, name, stack, cells, there=True) for name, stack in stacks.items()}
-    if shares := [share for share in asked.values() if isinstance(share, Share) and share.cells]:
-        folders.measure_each(shares, campaign.workers, engine=campaign.engine)
-    return [_measured(each, name, cells) if isinstance(each, Share) else each for name, each in asked.items()]
+    asked = {name: _batch(campaign, name, stack, cells, there=True) for name, stack in stacks.items()}
+    if batches := [batch for batch in asked.values() if isinstance(batch, Batch) and batch.cells]:
+        measurement.measure(batches, campaign.workers, campaign.engine)
+    return [_measured(each, name, cells) if isinstance(each, Batch) else each for name, each in asked.items()]
 
 
-def _share(
+def _batch(
     campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell], again: int = 0, there: bool = False
-) -> Share | Measured:
+) -> Batch | Measured:
     """What is to be run on a stack, whose environment is made here unless it is made `there`; or why nothing can be."""
     folder = part(campaign, name)
     info = folder.info()
@@ -169,39 +167,39 @@ def _share(
     line = stack_name(environment.versions)
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
     wanted = {*cells}
-    known = [entry for entry in folders.lasting(folder) if entry.cell in wanted]
-    missing = folders.without(cells, known)
+    known = [entry for entry in storage.lasting(folder) if entry.cell in wanted]
+    missing = measurement.without(cells, known)
     keep = None
     if missing:
         note(f"{name}: {line}")
         keep = cache.of(environment, cells[0].device, again, campaign.engine.here)
         if not campaign.fresh:
-            known += folders.taken(missing, folder, keep)
-            missing = folders.without(missing, known)
+            known += measurement.taken(missing, folder, keep)
+            missing = measurement.without(missing, known)
 
     def refused(error: NeverReady) -> None:
         folder.describe(unusable=str(error))
 
-    return Share(missing, environment, folder, known, keep, refused)
+    return Batch(missing, environment, folder, known, keep, refused=refused)
 
 
-def _measured(share: Share, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:
+def _measured(batch: Batch, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:
     """What has become of a stack's cells."""
-    lock, unusable = share.stack.lock, share.folder.info().unusable
-    if unusable:
+    lock, folder = batch.stack.lock, batch.written_to
+    if unusable := folder.info().unusable:
         return Measured(name, lock, unusable=unusable)
     if finished:
-        share.folder.describe(finished=True)
-    results = [entry for entry in share.folder.results() if entry.cell in {*cells}]
-    return Measured(name, lock, results, versions=share.stack.versions)
+        folder.describe(finished=True)
+    results = [entry for entry in folder.results() if entry.cell in {*cells}]
+    return Measured(name, lock, results, versions=batch.stack.versions)
 
 
 def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> list[Cell]:
     """The cells that a measurement under this name would have to run."""
     folder = part(campaign, name)
     keep = cache.of(ready(stack, folder.info().lock), cells[0].device, here=campaign.engine.here)
-    missing = folders.without(cells, folder.results())
-    return missing if campaign.fresh else folders.without(missing, keep.take(missing))
+    missing = measurement.without(cells, folder.results())
+    return missing if campaign.fresh else measurement.without(missing, keep.take(missing))
 
 
 def locked(stack: Stack) -> str:

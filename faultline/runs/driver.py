@@ -1,69 +1,222 @@
-"""Between those who send cells and those who run them: what an engine asks and reports, and what it is given."""
+"""Which cell goes to which slot: each is answered once, however many slots are lost on the way."""
 
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import Cell
+from faultline.cells.cell import Cell, reference
+from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell, held, run_cell
-from faultline.runs.schedule import Lost, Schedule, Slot, Work
+from faultline.runs.storage import RunFolder
 from faultline.stacks.environments import HERE, Environment
 
 MOVED = 20  # cells for each slot, for which it is worth while to start a slot in the place of another
+NODES = 3  # that may lose a cell, or times that one may
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How cells are run: on so many slots, on a stack, by `run`; for 0 workers, `folders.measure` asks the
-    engine how many there can be.
-
-    The stack's `lock` is there for machines that don't have it yet.
-    """
-
-    workers: int
-    stack: Environment = HERE
-    run: RunCell = run_cell
-
-
-def raised(error: NeverReady) -> None:
+def raise_it(error: NeverReady) -> None:
     """What is done about cells that nothing can run, unless somebody says otherwise."""
     raise error
 
 
 @dataclass(frozen=True)
-class Part:
-    """Cells to run on a stack; `done` is called with each result, and `refused` instead if nothing can run them.
+class Batch:
+    """Cells on one stack, as they go from a verb to an engine: `run` runs each, and `done` is given its result.
 
-    Each slot has so many `gpus`, on an engine whose slots keep the same ones.
+    `folder` is where results are written, which has `known` ones of these cells already; `keep` caches each new one.
+    `refused` is called instead of `done` if nothing can run the cells. Each slot has so many `gpus`, on an engine whose
+    slots keep the same ones.
     """
 
     cells: Sequence[Cell]
-    stack: Environment
-    done: Callable[[Result], None]
-    refused: Callable[[NeverReady], None] = raised
+    stack: Environment = HERE
+    folder: RunFolder | None = None
+    known: Sequence[Result] = ()
+    keep: Cache | None = None
+    run: RunCell = run_cell
+    done: Callable[[Result], None] = lambda entry: None
+    refused: Callable[[NeverReady], None] = raise_it
     gpus: int = 0
+
+    @property
+    def written_to(self) -> RunFolder:
+        """The folder, of a batch that has one."""
+        assert self.folder
+        return self.folder
 
 
 @dataclass(frozen=True)
-class Need:
-    """What a part needs: slots for cells that wait, beside those that it has. Each has so many GPUs."""
+class Slot:
+    """What runs one cell at a time, such as a worker with a rank server of its own, and the node that it is on.
 
-    waiting: int
-    slots: int
-    gpus: int
+    Its cells are of one batch, by its number.
+    """
+
+    name: str
+    node: str = ""
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell to run; `number` keeps cells apart that run several times. `lost` are nodes that lost it before."""
+
+    number: int
+    cell: Cell
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A cell that is given up, and what was said each time that it was lost."""
+
+    work: Work
+    reasons: Sequence[str]
+
+
+class Schedule:
+    """Cells in their order, but for those that wait for a reference. It knows no threads.
+
+    Cells that share a reference wait until the first of them has made it. A cell that was lost goes to another node, if
+    there is one. Each of its slots has so many `gpus`.
+    """
+
+    def __init__(self, cells: Iterable[Cell], gpus: int = 0) -> None:
+        self.gpus = gpus
+        # Waiting cells by their reference: that nobody makes yet, that a slot is making, and that is there.
+        self._new: dict[Cell, deque[Work]] = {}
+        self._pending: dict[Cell, tuple[str, deque[Work]]] = {}
+        self._open: dict[Cell, deque[Work]] = {}
+        self._again: list[Work] = []
+        self._running: dict[str, Work] = {}
+        self._slots: dict[str, Slot] = {}
+        self._opened: dict[Slot, bool] = {}  # by an engine, and whether they have asked for a cell
+        self._fresh = 0  # of these, that haven't
+        self._reasons: dict[int, list[str]] = {}
+        self._answered: set[int] = set()
+        self._total = 0
+        for cell in cells:
+            self._new.setdefault(reference(cell), deque()).append(Work(self._total, cell))
+            self._total += 1
+        self._untaken = self._total  # in the first three, counted as they change: a cluster asks often
+
+    @property
+    def left(self) -> int:
+        """How many cells have no answer yet."""
+        return self._total - len(self._answered)
+
+    @property
+    def waiting(self) -> int:
+        """How many cells have no slot yet: none has taken them, nor will one that is about to ask."""
+        return max(0, len(self._again) + self._untaken - self._fresh)
+
+    @property
+    def slots(self) -> int:
+        """How many slots an engine has opened for these cells."""
+        return len(self._opened)
+
+    def opened(self, slot: Slot) -> None:
+        """There is one more slot, which will ask for a cell."""
+        self._opened[slot] = False
+        self._fresh += 1
+
+    def drop(self) -> None:
+        """Nothing of it is run any more; what was begun may still answer, and doesn't count."""
+        self._new, self._pending, self._open, self._again, self._untaken = {}, {}, {}, [], 0
+        self._answered.update(range(self._total))
+
+    def next(self, slot: Slot) -> Work | None:
+        """The next cell of an idle slot; None if there is none for it now. While cells are `left`, ask again."""
+        self._slots[slot.name] = slot
+        if self._opened.get(slot) is False:
+            self._opened[slot] = True
+            self._fresh -= 1
+        work = self._retry(slot) or self._in_order(slot)
+        if work:
+            self._running[slot.name] = work
+        return work
+
+    def made(self, cell: Cell) -> None:
+        """The reference of a cell is there, or can't be made: those that wait for it need not any more."""
+        key = reference(cell)
+        _, waiting = self._pending.pop(key, ("", None))
+        waiting = self._new.pop(key, None) if waiting is None else waiting
+        if waiting:
+            self._open[key] = waiting
+
+    def answered(self, slot: Slot, work: Work) -> bool:
+        """A slot has run a cell: whether this is the first answer to it, which is the one that counts."""
+        if self._running.get(slot.name) == work:
+            del self._running[slot.name]
+        self.made(work.cell)
+        first = work.number not in self._answered
+        self._answered.add(work.number)
+        self._again = [each for each in self._again if each.number != work.number]
+        return first
+
+    def lost(self, slot: Slot, why: str) -> Lost | None:
+        """A slot is lost: its cell waits for another, or is given up, which is an answer too."""
+        self._slots.pop(slot.name, None)
+        self._fresh -= self._opened.pop(slot, None) is False
+        work = self._running.pop(slot.name, None)
+        if not work:
+            return None
+        key = reference(work.cell)
+        maker, waiting = self._pending.get(key, ("", deque()))
+        if maker == slot.name:
+            del self._pending[key]
+            self._new = {key: waiting, **self._new}
+        if work.number in self._answered:
+            return None
+        reasons = self._reasons.setdefault(work.number, [])
+        reasons.append(why)
+        work = replace(work, lost=(*work.lost, slot.node))
+        if len({*work.lost}) < NODES and work.lost.count(slot.node) < NODES:
+            self._again.append(work)
+            return None
+        self._answered.add(work.number)
+        return Lost(work, reasons)
+
+    def _retry(self, slot: Slot) -> Work | None:
+        """A cell that was lost, unless this slot's node lost it and another node is there."""
+        for work in self._again:
+            elsewhere = any(each.node not in work.lost for each in self._slots.values())
+            key = reference(work.cell)
+            if (slot.node in work.lost and elsewhere) or key in self._pending:
+                continue
+            self._again.remove(work)
+            if key in self._new:
+                self._pending[key] = slot.name, self._new.pop(key)
+            return work
+        return None
+
+    def _in_order(self, slot: Slot) -> Work | None:
+        """The first cell of those whose reference is there, or that nobody makes yet: then the slot makes it."""
+        kinds = self._open, self._new
+        heads = [(waiting[0].number, key, here) for here in kinds for key, waiting in here.items() if waiting]
+        if not heads:
+            return None
+        _, key, here = min(heads, key=lambda head: head[0])
+        self._untaken -= 1
+        if here is self._new:
+            waiting = self._new.pop(key)
+            self._pending[key] = slot.name, waiting
+            return waiting.popleft()
+        work = self._open[key].popleft()
+        if not self._open[key]:
+            del self._open[key]
+        return work
 
 
 Event = tuple[int, Result | NeverReady] | BaseException
-"""What becomes of a cell, or of a part, with the part's number; or what ends the run."""
+"""What becomes of a cell, or of a batch, with the batch's number; or what ends the run."""
 
 
 class Driver:
@@ -72,54 +225,35 @@ class Driver:
     It alone hands results on, and of several answers to one cell only the first.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-        self.device = parts[0].cells[0].device
-        self._schedules = [Schedule(part.cells) for part in parts]
-        self._slots: dict[Slot, bool] = {}  # those that an engine opened, and whether they have asked for a cell
-        self._opened, self._fresh = Counter[int](), Counter[int]()  # how many of a part these are, and haven't asked
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self.device = batches[0].cells[0].device
+        self.schedules = [Schedule(batch.cells, batch.gpus) for batch in batches]
         self._changed = threading.Condition()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     @property
     def left(self) -> int:
         """How many cells have no result yet."""
-        return sum(schedule.left for schedule in self._schedules)
-
-    def needs(self) -> list[Need]:
-        """What each part needs of an engine whose slots are opened as they are wanted."""
-        with self._changed:
-            return self._needs()
-
-    def _needs(self) -> list[Need]:
-        return [
-            Need(max(0, schedule.waiting - self._fresh[number]), self._opened[number], part.gpus)
-            for number, (schedule, part) in enumerate(zip(self._schedules, self.parts, strict=True))
-        ]
+        return sum(schedule.left for schedule in self.schedules)
 
     def opened(self, slot: Slot) -> None:
-        """There is one more slot for a part; it will ask for a cell."""
+        """There is one more slot for a batch; it will ask for a cell."""
         with self._changed:
-            self._slots[slot] = False
-            self._opened[slot.part] += 1
-            self._fresh[slot.part] += 1
+            self.schedules[slot.batch].opened(slot)
 
     def spare(self, slot: Slot) -> bool:
-        """Whether a slot's place is of more use to another part: nothing waits in its own, and much does there."""
+        """Whether a slot's place is of more use to another batch: nothing waits in its own, and much does there."""
         with self._changed:
-            needs = self._needs()
-            return not needs[slot.part].waiting and any(
-                need.waiting > (MOVED * (need.slots + 1) if need.slots else 0) for need in needs
+            return not self.schedules[slot.batch].waiting and any(
+                each.waiting > (MOVED * (each.slots + 1) if each.slots else 0) for each in self.schedules
             )
 
     def ready(self, slot: Slot, wait: float = 0.0) -> Work | None:
         """The next cell of an idle slot; None if there is none within so many seconds, which may change while cells are
         `left`."""
         with self._changed:
-            if self._slots.get(slot) is False:
-                self._slots[slot] = True
-                self._fresh[slot.part] -= 1
-            schedule = self._schedules[slot.part]
+            schedule = self.schedules[slot.batch]
             work = schedule.next(slot)
             if not work and schedule.left and wait:
                 self._changed.wait(wait)
@@ -129,61 +263,34 @@ class Driver:
     def made(self, slot: Slot, cell: Cell) -> None:
         """A cell's reference is there."""
         with self._changed:
-            self._schedules[slot.part].made(cell)
+            self.schedules[slot.batch].made(cell)
             self._changed.notify_all()
 
     def result(self, slot: Slot, work: Work, entry: Result) -> None:
         """A slot has run its cell."""
         with self._changed:
-            if self._schedules[slot.part].answered(slot, work):
-                self.events.put((slot.part, entry))
+            if self.schedules[slot.batch].answered(slot, work):
+                self.events.put((slot.batch, entry))
             self._changed.notify_all()
 
     def lost(self, slot: Slot, why: str) -> None:
         """A slot is lost: its cell runs elsewhere, or is `invalid` where that happened too often."""
         with self._changed:
-            asked = self._slots.pop(slot, None)
-            self._opened[slot.part] -= asked is not None
-            self._fresh[slot.part] -= asked is False
-            if lost := self._schedules[slot.part].lost(slot, why):
-                self.events.put((slot.part, given_up(lost, self.parts[slot.part].stack.versions)))
+            if lost := self.schedules[slot.batch].lost(slot, why):
+                self.events.put((slot.batch, given_up(lost, self.batches[slot.batch].stack.versions)))
             self._changed.notify_all()
 
     def refused(self, number: int, error: NeverReady) -> None:
-        """Nothing can run the cells of a part."""
+        """Nothing can run the cells of a batch."""
         with self._changed:
-            if self._schedules[number].left:
-                self._schedules[number].drop()
+            if self.schedules[number].left:
+                self.schedules[number].drop()
                 self.events.put((number, error))
             self._changed.notify_all()
 
     def failed(self, error: BaseException) -> None:
         """Something else than a cell went wrong, which ends the run."""
         self.events.put(error)
-
-
-class Engine(Protocol):
-    """What runs cells: the workers of this machine, or the nodes of a cluster."""
-
-    @property
-    def here(self) -> bool:
-        """Whether all its cells run on this machine, on one stack at a time; others take several stacks at a time."""
-
-    def room(self) -> int:
-        """How many cells it can run at a time, if each is for the CPU."""
-
-    def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
-        """How many slots run these cells if so many are asked for (0: as many as there are), and why not all."""
-
-    def parts(self, part: Part) -> Sequence[Part]:
-        """A part as this engine runs it: cells that need another kind of slot are a part of their own."""
-
-    def warm(self) -> AbstractContextManager["Engine"]:
-        """The same engine for several runs in a row: what can stay up between them does, until this ends."""
-
-    def slots(self, workers: int, run: RunCell, driver: Driver) -> AbstractContextManager[None]:
-        """Start slots, which run what the driver has until nothing is left; leaving with an exception ends them at
-        once."""
 
 
 def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:

@@ -11,9 +11,9 @@ from faultline import strategies
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.expected import Expectation
-from faultline.runs import cache, engines, progress, results, runner
+from faultline.runs import cache, measurement, results, runner
 from faultline.runs.cache import Cache
-from faultline.runs.driver import Plan
+from faultline.runs.driver import Batch
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
@@ -103,8 +103,8 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
     store.begin(cells)
-    with progress.progress(Console(stderr=True), cells, (), workers) as advance:
-        engines.run_all(cells, Plan(workers, environment, run), advance)
+    with measurement.progress(Console(stderr=True), cells, (), workers) as advance:
+        measurement.run_batches([Batch(cells, environment, run=run, done=advance)], workers)
     return texts
 
 

@@ -14,7 +14,7 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding, described, some
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
-from faultline.runs import differences, proof
+from faultline.runs import differences
 from faultline.runs.nodes import Ended
 
 
@@ -69,10 +69,10 @@ def judge(
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank), asked)
     if error:
         return _judge_error(cell, failure, *error, ended, asked)
-    doubts = proof.unproven(cell, reports, half)
+    doubts = differences.unproven(cell, reports, half)
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
-    misplaced = proof.placement_faults(reports)
+    misplaced = differences.placement_faults(reports)
     numbers = _judge_numbers(cell, reports, order)
     if misplaced:
         detail = "; ".join(misplaced)
@@ -159,11 +159,11 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgemen
     doubts = []
     for rank, end in enumerate(ended.ranks):
         shown, who = end.evidence, f"rank {rank}: "
-        doubts += [who + doubt for doubt in proof.contradictions(cell, shown)]
+        doubts += [who + doubt for doubt in differences.contradictions(cell, shown)]
         if judged.rank not in (None, rank):
             continue
         ours = "wrapper" in shown or shown.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and not proof.prepared(cell, shown) and judged.signature != Signature.OTHER:
+        if not ours and not differences.prepared(cell, shown) and judged.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = shown.get("checkpointing_seen", "off")

@@ -4,7 +4,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from faultline.base.errors import DIED, MACHINE, Impossible, NeverReady, ServerDied
@@ -16,9 +16,9 @@ from faultline.cells import expected
 from faultline.cells.cell import Cell, reference
 from faultline.cells.expected import Expectation
 from faultline.ranks.facts import Facts
-from faultline.ranks.job import Job, Target
+from faultline.ranks.job import FIRST, SECOND, Job, Target
 from faultline.ranks.report import ErrorReport, Report
-from faultline.runs import life, oracle, results
+from faultline.runs import oracle, results
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import RankServer
@@ -136,7 +136,7 @@ def trained(
             cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
         )
         if cell.life != "straight":
-            ended, judged = life.in_two_halves(
+            ended, judged = in_two_halves(
                 server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
             )
             return ended, None, judged
@@ -144,6 +144,37 @@ def trained(
         left = os.listdir(folder)
         loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if left else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
+
+
+def in_two_halves(
+    server: RankServer, job: Job, judge: Callable[[Cell, Ended, int], Judgement]
+) -> tuple[Ended, Judgement]:
+    """Train half of a life and save; if that trains, have fresh ranks load and train on, in a resized life fewer."""
+    cell = Cell.parse(job.cell)
+    before = replace(cell, world_size=cell.saved_by)
+    with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
+        job = replace(job, checkpoint="", state=folder)
+        first = server.run(replace(job, cell=before.id, world_size=before.world_size, half=FIRST))
+        judged = judge(before, first, FIRST)
+        if judged.outcome is not Outcome.TRAINS:
+            return first, judged
+        second = server.run(replace(job, half=SECOND))
+    return second, resumed(judge(cell, second, SECOND), first, second)
+
+
+def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:
+    """What a second half shows of the checkpoint that it began with, where the first half trained."""
+    if after.outcome is Outcome.DIVERGES:
+        return replace(after, signature=Signature.RESUMED_DIFFERS, detail=f"after resuming: {after.detail}")
+    lost = [
+        number
+        for number, (one, other) in enumerate(zip(first.ranks, second.ranks, strict=False))
+        if one.evidence.get("random_state") != other.evidence.get("random_state")
+    ]
+    if after.outcome is Outcome.TRAINS and lost:
+        detail = f"after resuming: the random state of rank {' and '.join(map(str, lost))} is another one"
+        return replace(after, outcome=Outcome.DIVERGES, signature=Signature.RESUMED_DIFFERS, detail=detail)
+    return after
 
 
 def held(cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str]) -> results.Result:

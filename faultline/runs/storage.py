@@ -5,15 +5,18 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
 
+from faultline.base import packages
 from faultline.base.errors import UNREADABLE, UsageError
-from faultline.base.paths import RESULTS, content
+from faultline.base.paths import RESULTS, content, real
+from faultline.catalogue.outcomes import Signature
+from faultline.cells.cell import Cell
 from faultline.runs.results import Result, read
 from faultline.stacks.index import Release
 
@@ -194,3 +197,86 @@ def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     if not (root / "latest").exists():
         raise UsageError("there is no run yet: start one with `faultline run`")
     return RunFolder((root / "latest").resolve())
+
+
+def begun(
+    kind: str,
+    cells: Sequence[Cell],
+    versions: Mapping[str, str],
+    request: Mapping[str, object],
+    asked: str = "",
+    resume: bool = False,
+    named: Path | None = None,
+) -> tuple[RunFolder, list[Result]]:
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells.
+
+    A folder that is `named` is gone on with if it has a run, and else begun: whoever starts the same command again on
+    another machine doesn't know how far the first one came.
+    """
+    folder = RunFolder(named) if named else None
+    if folder and (folder.path / "run.json").exists():
+        if not resume:
+            raise UsageError(f"{folder.shown} has a run: add --resume to go on with it, or name another folder")
+        return folder, resumable(folder, cells, versions)
+    if resume and not folder:
+        folder = latest_run(kind=kind)
+        return folder, resumable(folder, cells, versions)
+    folder = folder or new_run(kind=kind)
+    ids, stack = tuple(cell.id for cell in cells), packages.stack_name(versions)
+    folder.describe(kind=kind, request=request, cells=ids, asked=asked, stack=stack)
+    return folder, []
+
+
+def goes_on(folder: RunFolder) -> bool:
+    """Whether the command that measures into a folder has `--resume`."""
+    kind = folder.info().kind
+    if kind == "part":
+        kind = RunFolder(folder.path.parent).info().kind
+    return kind in ("run", "stack", "check", "models", "is-safe", "bisect", "timeline", "replay", "trust")
+
+
+def chosen(name: str) -> RunFolder:
+    """A results folder by path, or the newest run on today's stack."""
+    if not name:
+        return latest_run()
+    folder = RunFolder(real(name))
+    folder.info()
+    return folder
+
+
+def undisturbed(name: str) -> RunFolder:
+    """`chosen`, but no run whose ranks were killed on purpose: nothing can be learned from what they did."""
+    folder = chosen(name)
+    if folder.info().kind == "chaos":
+        raise UsageError(f"{folder.path.name} is a chaos run: its ranks were killed on purpose; name another run")
+    return folder
+
+
+def entries(folder: RunFolder) -> list[Result]:
+    """A run's results; says how many lines of its file are none."""
+    every, others = folder.read()
+    if others:
+        lines = "1 line is" if others == 1 else f"{others} lines are"
+        print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or no result of this version", file=sys.stderr)
+    return every
+
+
+def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
+    """What an interrupted run already has; refuses one of another stack or of other cells."""
+    same_stack(folder, versions)
+    if set(folder.info().cells) != {cell.id for cell in cells}:
+        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
+    return lasting(folder)
+
+
+def lasting(folder: RunFolder) -> list[Result]:
+    """A run's results, without those that only say what this machine lacked: their cells run again."""
+    return [entry for entry in entries(folder) if entry.signature != Signature.MACHINE]
+
+
+def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:
+    """Refuse a run of other versions than these, or than are installed here."""
+    here = packages.stack_name(versions or packages.versions())
+    other = folder.info().stack or here
+    if other != here:
+        raise UsageError(f"{folder.path.name} was run on another stack ({other}); start a new run")

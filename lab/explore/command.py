@@ -15,10 +15,10 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name, untagged
 from faultline.base.text import count, here, matches
-from faultline.runs import devices, folders, storage
-from faultline.runs.driver import Engine, Plan
-from faultline.runs.pool import LOCAL
-from faultline.runs.progress import UNLIKE_ALONE
+from faultline.runs import engines, measurement, storage
+from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL, Engine
+from faultline.runs.measurement import UNLIKE_ALONE
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -188,7 +188,7 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
     """
     newest = storage.latest_run(kind=KIND) if request.resume else None
     if newest:
-        folders.same_stack(newest, stack.versions)
+        storage.same_stack(newest, stack.versions)
         request = gone_on(request, newest)
     else:
         usual: dict[str, Any] = {
@@ -198,7 +198,7 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
         }
         request = replace(request, minutes=request.minutes or MINUTES, **usual)
     if request.engine.here:
-        devices.check_device(request.device, stack.python)
+        engines.check_device(request.device, stack.python)
     away = changed(request, stack)
     folder = newest or storage.new_run(kind=BLIND if request.without else KIND)
     folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
@@ -237,7 +237,7 @@ def prepared(request: Request, folder: RunFolder) -> Search:
     """A search that knows what its folder has."""
     earlier = [] if request.without else list(findings.explaining())
     search = Search(request.strategies, earlier, request.without, request.device)
-    search.take(folders.entries(folder))
+    search.take(storage.entries(folder))
     return search
 
 
@@ -252,10 +252,8 @@ def measure(
     """Run the cases that have no result yet."""
     cells = [runner.add(case) for case in cases if case.cell not in search.results]
     if cells:
-        plan = Plan(request.workers, stack, runner)
-        folders.measure(
-            cells, plan, folder, wrong=UNLIKE_ALONE, seen=lambda entry: search.take([entry]), engine=request.engine
-        )
+        batch = Batch(cells, stack, folder, run=runner, done=lambda entry: search.take([entry]))
+        measurement.measure([batch], request.workers, request.engine, UNLIKE_ALONE)
 
 
 def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
@@ -265,6 +263,6 @@ def again(request: Request, stack: Environment, runner: Runner, folder: RunFolde
         once_more, results = RunFolder(folder.path / f"again-{number}"), list[Result]()
         once_more.path.mkdir(exist_ok=True)
         once_more.describe(kind=KIND)
-        plan = Plan(request.workers, stack, runner)
-        folders.measure(cells, plan, once_more, wrong=UNLIKE_ALONE, seen=results.append, engine=request.engine)
+        batch = Batch(cells, stack, once_more, run=runner, done=results.append)
+        measurement.measure([batch], request.workers, request.engine, UNLIKE_ALONE)
         search.saw_again({result.cell: result for result in results})

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.runs import folders, storage
-from faultline.runs.driver import Plan
-from faultline.runs.progress import UNLIKE_ALONE
+from faultline.runs import measurement, storage
+from faultline.runs.driver import Batch
+from faultline.runs.measurement import UNLIKE_ALONE
 from faultline.runs.results import Result
 from lab.explore import findings, overview
 from lab.explore.case import Case
@@ -40,8 +40,8 @@ def replay(request: Request) -> Sequence[str]:
     runner, results = Runner(), dict[Cell, Result]()
     folder = storage.new_run(kind=KIND)
     cells = [runner.add(case) for finding in chosen for case in places(finding)]
-    plan = Plan(request.workers, run=runner)
-    folders.measure(cells, plan, folder, wrong=UNLIKE_ALONE, seen=lambda entry: results.update({entry.cell: entry}))
+    batch = Batch(cells, folder=folder, run=runner, done=lambda entry: results.update({entry.cell: entry}))
+    measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE)
     changed = []
     for finding in chosen:
         different = changes(finding, results)

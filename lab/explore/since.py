@@ -7,8 +7,8 @@ from faultline.base.packages import NEEDED
 from faultline.catalogue.outcomes import Outcome
 from faultline.releases.bisect import within
 from faultline.releases.search import Boundary, boundary
-from faultline.runs import folders, storage
-from faultline.runs.driver import Plan
+from faultline.runs import measurement, storage
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, index, requests
@@ -42,7 +42,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
             part, results = RunFolder(folder.path / pin), list[Result]()
             part.path.mkdir()
             part.describe(kind=KIND)
-            folders.measure([cell], Plan(workers, stack, runner), part, seen=results.append)
+            measurement.measure([Batch([cell], stack, part, run=runner, done=results.append)], workers)
         except Unavailable as error:
             print(f"{pin}: {error.what}{error}", flush=True)
             return None

@@ -25,9 +25,10 @@ from faultline.catalogue.loading import failures, load_module
 from faultline.cells import expected, selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
+from faultline.matrix.command import split
 from faultline.ranks.job import Job
-from faultline.runs import durations, engines, runner, shards
-from faultline.runs.driver import Plan
+from faultline.runs import measurement, runner
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
@@ -47,8 +48,10 @@ def bench() -> int:
     """Measure everything and rewrite the table; most of the time is the matrix's."""
     rows: list[Row] = []
     cells = selection.select(failures(), Selection())
-    both = 1.25 * durations.expected(cells, CORES) + len(STRATEGIES) * REPEATS * durations.START  # each under torchrun
-    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {durations.about(both)}", highlight=False)
+    both = (
+        1.25 * measurement.expected(cells, CORES) + len(STRATEGIES) * REPEATS * measurement.START
+    )  # each under torchrun
+    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {measurement.about(both)}", highlight=False)
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
         rows += per_cell(ranks, references)
@@ -151,12 +154,12 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 def linear() -> list[Row]:
     """The default matrix, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
-    quarter = shards.split(cells, 4, durations.recorded())[0]
+    quarter = split(cells, 4, measurement.recorded())[0]
     seconds = []
     wrong: set[str] = set()
     for part in (quarter, cells):
         entries: list[Result] = []
-        seconds.append(timed(partial(engines.run_all, part, Plan(CORES), entries.append)))
+        seconds.append(timed(partial(measurement.run_batches, [Batch(part, done=entries.append)], CORES)))
         wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
         PROGRESS.print(
             f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"

@@ -156,7 +156,7 @@ def change(old: Path, new: Path = ROOT / "requirements.txt") -> int:
     base, candidate = differing(old, new)
     if candidate:
         print(f"{base} -> {candidate}", flush=True)
-        return is_safe.run(is_safe.Request(candidate, Selection(), base, workers=machine.cores()))
+        return is_safe.run(is_safe.IsSafeRequest(candidate, Selection(), base, workers=machine.cores()))
     line = "Nothing to compare: no pin of the stack changes"
     print(line)
     # No run that could go on, but what automation looks for: an earlier summary of this change is out of date.

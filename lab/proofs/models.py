@@ -23,8 +23,8 @@ from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
 from faultline.check import script
 from faultline.check.target import CheckTarget
-from faultline.runs import folders, oracle, progress, results
-from faultline.runs.driver import Plan
+from faultline.runs import measurement, oracle, results, storage
+from faultline.runs.driver import Batch
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Result
 from faultline.runs.runner import References
@@ -66,12 +66,12 @@ def run(request: Request) -> int:
     environment = environments.chosen(request.stack, "")
     asked = "" if request.stack == TODAY else request.stack
     models = {"models": request.models}
-    folder, known = folders.begun(NAME, cells, environment.versions, models, asked, request.resume)
-    missing = folders.without(cells, known)
+    folder, known = storage.begun(NAME, cells, environment.versions, models, asked, request.resume)
+    missing = measurement.without(cells, known)
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
         checking = functools.partial(run_cell, targets(Path(configs)))
-        plan = Plan(request.workers, environment, checking)
-        folders.measure(missing, plan, folder, known, wrong=progress.UNLIKE_ALONE)
+        batch = Batch(missing, environment, folder, known, run=checking)
+        measurement.measure([batch], request.workers, wrong=measurement.UNLIKE_ALONE)
     folder.describe(finished=True)
     return finish(folder)
 

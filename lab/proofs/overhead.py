@@ -11,8 +11,8 @@ from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.fleet.rays import Rays
-from faultline.runs import engines, pool
-from faultline.runs.driver import Part
+from faultline.runs import engines, measurement
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.stacks import environments
 from lab.proofs import soak
@@ -38,8 +38,8 @@ def in_turn(cells: Sequence[Cell], fleet: Rays) -> tuple[Mapping[bool, float], i
     seconds, entries, environment = {True: 0.0, False: 0.0}, list[Result](), environments.chosen(TODAY, "")
     for number in range(TURNS):
         part = cells[number::TURNS]
-        for engine in (pool.LOCAL, fleet) if number % 2 else (fleet, pool.LOCAL):
+        for engine in (engines.LOCAL, fleet) if number % 2 else (fleet, engines.LOCAL):
             begun = time.monotonic()
-            engines.run_parts([Part(part, environment, entries.append)], machine.cores(), engine=engine)
+            measurement.run_batches([Batch(part, environment, done=entries.append)], machine.cores(), engine)
             seconds[engine.here] += time.monotonic() - begun
     return seconds, sum(entry.verdict != "expected" for entry in entries)

@@ -18,7 +18,7 @@ from faultline.catalogue.loading import failures
 from faultline.export.prove import REPRODUCING
 from faultline.observations import measured
 from faultline.runs import storage
-from faultline.runs.pool import LOCAL
+from faultline.runs.engines import LOCAL
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
 from lab.explore import case, command

@@ -21,8 +21,8 @@ from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks import start
-from faultline.runs import campaigns, durations, folders, storage
-from faultline.runs.driver import Plan
+from faultline.runs import campaigns, measurement, storage
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 
 
@@ -32,11 +32,11 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
     Each time has a results folder of its own, which is not the newest run of all other commands.
     """
     runs: list[dict[str, Did]] = []
-    campaigns.note(durations.estimate(cells, workers, 2))
+    campaigns.note(measurement.estimate(cells, workers, 2))
     for order in (cells, [*reversed(cells)]):
         folder = storage.new_run(kind="repeat")
         folder.describe(cells=tuple(cell.id for cell in order))
-        folders.measure(order, Plan(workers), folder)
+        measurement.measure([Batch(order, folder=folder)], workers)
         folder.describe(finished=True)
         runs.append({entry.cell.id: entry.did for entry in folder.results()})
         print(f"results: {folder.shown}/cells.jsonl")
@@ -63,7 +63,7 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     folder = storage.new_run(kind="chaos")
     folder.describe(request={"cells": count, "rate": rate, "seed": seed}, cells=tuple(cell.id for cell in cells))
     with Killer(rate, choose) as killer:
-        folders.measure(cells, Plan(workers), folder)
+        measurement.measure([Batch(cells, folder=folder)], workers)
     folder.describe(finished=True)
     results = folder.results()
     lost = {cell.id for cell in cells} - {entry.cell.id for entry in results}

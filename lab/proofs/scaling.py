@@ -23,13 +23,12 @@ from faultline.fleet import cluster
 from faultline.fleet.cluster import Node
 from faultline.fleet.places import Room, best
 from faultline.fleet.rays import Rays
-from faultline.runs import durations, engines
-from faultline.runs.driver import Driver, Part
+from faultline.runs import measurement
+from faultline.runs.driver import Batch, Driver, Slot, Work
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result, result
 from faultline.runs.runner import References
-from faultline.runs.schedule import Slot, Work
 from faultline.runs.supervisor import RankServer
 from faultline.stacks import environments
 from faultline.stacks.environments import Environment
@@ -91,20 +90,20 @@ class Simulated:
         rooms = {node.id: Room(node, node.slots, 0) for node in self.nodes}
         for node in self.opened.values():
             rooms[node.id] = rooms[node.id].without(0)
-        while place := best(rooms.values(), self.driver.needs(), 1, self.ready):
+        while place := best(rooms.values(), self.driver.schedules, 1, self.ready):
             [node] = place.nodes
-            slot = Slot(f"slot {self.number}", node.id, place.part)
+            slot = Slot(f"slot {self.number}", node.id, place.batch)
             rooms[node.id] = rooms[node.id].without(0)
             self.opened[slot] = node
             self.driver.opened(slot)
-            first = self.ready.setdefault(node.id, {}).setdefault(place.part, self.now + MADE + FIRST)
-            self.after(max(first - self.now, durations.START), slot)
+            first = self.ready.setdefault(node.id, {}).setdefault(place.batch, self.now + MADE + FIRST)
+            self.after(max(first - self.now, measurement.START), slot)
 
     def give(self, slot: Slot) -> bool:
         """Give a slot its next cell, if there is one; who is first makes the reference, by two runs."""
         work = self.driver.ready(slot)
         if work:
-            key = slot.part, reference(work.cell)
+            key = slot.batch, reference(work.cell)
             self.after(self.lasts[work.cell] + (0.0 if key in self.made else 2 * self.lasts[key[1]]), slot, work)
             self.made.add(key)
         return bool(work)
@@ -122,12 +121,12 @@ def run(cells: int, overhead: int) -> int:
     table = Table("slots", "time", "efficiency", title=f"{count(len(matrix), 'cell')} on each of {STACKS} stacks")
     for slots in SLOTS:
         replayed = replay(matrix, STACKS, slots)
-        table.add_row(f"{slots:,}", durations.about(replayed.seconds), f"{replayed.efficiency:.2f}")
+        table.add_row(f"{slots:,}", measurement.about(replayed.seconds), f"{replayed.efficiency:.2f}")
     console.print(table)
     write_line(
         console,
         f"Replayed from recorded durations; {ON_NODE} slots a node. An environment takes {MADE:.0f} s on each node, its"
-        f" first rank server {FIRST:.0f} s, each other {durations.START:.0f} s.",
+        f" first rank server {FIRST:.0f} s, each other {measurement.START:.0f} s.",
     )
     rate, bare = handed_out(matrix, cells)
     write_line(
@@ -143,9 +142,9 @@ def run(cells: int, overhead: int) -> int:
 def replay(cells: Sequence[Cell], stacks: int, slots: int) -> Replay:
     """Run cells on each of several stacks in no time."""
     alone = {reference(cell) for cell in cells}
-    likely = dict(zip(cells, durations.likely(cells), strict=True))
-    lasts = dict(zip(alone, durations.likely(alone), strict=True)) | likely
-    parts = [Part(cells, Environment("", f"{number}"), lambda entry: None) for number in range(stacks)]
+    likely = dict(zip(cells, measurement.likely(cells), strict=True))
+    lasts = dict(zip(alone, measurement.likely(alone), strict=True)) | likely
+    parts = [Batch(cells, Environment("", f"{number}")) for number in range(stacks)]
     nodes = [Node(f"{n}", f"node {n}", min(ON_NODE, slots - n * ON_NODE)) for n in range(-(-slots // ON_NODE))]
     seconds = Simulated(Driver(parts), nodes, lasts).run()
     work = sum(likely.values()) + sum(2 * lasts[cell] for cell in alone)
@@ -165,8 +164,8 @@ def handed_out(matrix: Sequence[Cell], cells: int) -> tuple[float, float]:
     with soak.fires(random.Random(0)) as fire:
         bare = called(fire.address, cells)
         drawn = random.Random(0).choices(matrix, k=cells)
-        part = Part(drawn, environment, lambda entry: times.append(time.monotonic()))
-        engines.run_parts([part], soak.NODES, nothing, Rays(fire.address))
+        batch = Batch(drawn, environment, run=nothing, done=lambda entry: times.append(time.monotonic()))
+        measurement.run_batches([batch], soak.NODES, Rays(fire.address))
     return len(times) / (times[-1] - times[0]), bare
 
 

@@ -32,8 +32,8 @@ from faultline.cells.selection import Selection
 from faultline.fleet import cluster
 from faultline.fleet.rays import Rays
 from faultline.ranks import start
-from faultline.runs import cache, folders, scratch, storage
-from faultline.runs.driver import Plan
+from faultline.runs import cache, measurement, scratch, storage
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.stacks import environments
 from faultline.stacks.environments import Environment
@@ -85,7 +85,7 @@ def run(cells: int, seed: int) -> int:
             if choose.random() < RATE:
                 fire.kill(choose.choice(KINDS))
 
-        folders.measure(drawn, Plan(NODES, environment), folder, seen=after, engine=Rays(fire.address))
+        measurement.measure([Batch(drawn, environment, folder, done=after)], NODES, Rays(fire.address))
         folder.describe(finished=True)
     soak = judged(drawn, seen, here, fire.remains)
     _show(soak, cells, fire.kills)
@@ -97,8 +97,9 @@ def _here(cells: Sequence[Cell], environment: Environment) -> list[Result]:
     """What cells do on this machine's workers."""
     folder, keep = storage.new_run(kind="soak-here"), cache.of(environment, "cpu")
     folder.describe(cells=tuple(cell.id for cell in cells))
-    known = folders.taken(cells, folder, keep, only_expected=True)
-    folders.measure(folders.without(cells, known), Plan(machine.cores(), environment), folder, known, keep=keep)
+    known = measurement.taken(cells, folder, keep, only_expected=True)
+    missing = measurement.without(cells, known)
+    measurement.measure([Batch(missing, environment, folder, known, keep)], machine.cores())
     folder.describe(finished=True)
     return folder.results()
 

@@ -12,8 +12,8 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.check import cell as checking
 from faultline.check.target import parse
-from faultline.runs import folders, storage
-from faultline.runs.driver import Plan
+from faultline.runs import measurement, storage
+from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -53,18 +53,18 @@ def run(request: Request) -> int:
     proof = of_matrix(request) if request.matrix else of_specs(request)
     if request.resume:
         folder = storage.latest_run(kind=proof.kind)
-        folders.same_stack(folder, versions())
-        had = [entry for entry in folders.entries(folder) if entry.cell in {*proof.cells}]
+        storage.same_stack(folder, versions())
+        had = [entry for entry in storage.entries(folder) if entry.cell in {*proof.cells}]
         folder.describe(cells=tuple(cell.id for cell in proof.cells))
     else:
         folder, had = storage.new_run(kind=proof.kind), []
         asked = {"healthy": request.healthy, "faulty": request.faulty, "seed": request.seed}
         folder.describe(request=asked, cells=tuple(cell.id for cell in proof.cells))
-    left = folders.without(proof.cells, had)
+    left = measurement.without(proof.cells, had)
     try:
         with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
             go = proof.run(Path(programs))
-            folders.measure(left, Plan(request.workers, run=go), folder, had, wrong=WRONG)
+            measurement.measure([Batch(left, folder=folder, known=had, run=go)], request.workers, wrong=WRONG)
         folder.describe(finished=True)
     finally:  # after an interruption, of what ran until then
         entries = [entry for entry in folder.results() if entry.cell in {*proof.cells}]

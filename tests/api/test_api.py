@@ -13,7 +13,7 @@ from faultline.base.errors import Refused, UsageError
 from faultline.base.paths import ROOT
 from faultline.check import command, target
 from faultline.ranks import start
-from faultline.runs import folders
+from faultline.runs import measurement
 from faultline.runs.storage import RunFolder
 from tests.support import entries
 from tests.support.program import python
@@ -102,12 +102,12 @@ def measured(tmp_path, monkeypatch):
     """Every cell of a check diverges, in a folder of the test's own."""
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
 
-    def run_parts(parts, workers, run, engine):
-        [part] = parts
+    def run_batches(batches, workers, engine):
+        [part] = batches
         for cell in part.cells:
             part.done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
 
-    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
+    monkeypatch.setattr(measurement, "run_batches", run_batches)
 
 
 def test_a_check_prints_as_the_command_does(asked, measured):

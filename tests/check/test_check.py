@@ -41,7 +41,7 @@ from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
 from faultline.report.remedies import ORDER
-from faultline.runs import folders, oracle, runner, storage
+from faultline.runs import measurement, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
@@ -765,7 +765,9 @@ def checked(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
 
     def checked(run_part, *words):
-        monkeypatch.setattr(folders.engines, "run_parts", lambda parts, workers, run, engine: run_part(*parts, run))
+        monkeypatch.setattr(
+            measurement, "run_batches", lambda batches, workers, engine: run_part(*batches, batches[0].run)
+        )
         return asked("check", f"{file}:build", *words)
 
     return checked

@@ -17,7 +17,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.selection import Selection
 from faultline.matrix import command
-from faultline.runs import devices, engines, storage
+from faultline.runs import engines, measurement, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunFolder
 from tests.support.judged import judged
@@ -37,10 +37,10 @@ def results_elsewhere(tmp_path, monkeypatch):
     for function in (storage.new_run, storage.latest_run, storage.runs):
         monkeypatch.setattr(function, "__defaults__", (root,))
 
-    def run_parts(*_):
+    def run_batches(*_):
         raise AssertionError("cells were run although the question was a mistake")
 
-    monkeypatch.setattr(engines, "run_parts", run_parts)
+    monkeypatch.setattr(measurement, "run_batches", run_batches)
     return root
 
 
@@ -245,7 +245,7 @@ def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, words):
         assert "torch.cuda.is_available()" in command[-1]
         return subprocess.CompletedProcess(command, 3)
 
-    monkeypatch.setattr(devices, "ask", without_gpu)
+    monkeypatch.setattr(engines, "ask", without_gpu)
     assert "torch sees no GPU here" in refused(*words.split())
 
 

@@ -13,8 +13,8 @@ from ray import cloudpickle
 from faultline.cells.cell import Cell
 from faultline.fleet.rays import Rays
 from faultline.ranks.job import Job
-from faultline.runs import engines, gpus
-from faultline.runs.driver import Plan
+from faultline.runs import gpus, measurement
+from faultline.runs.driver import Batch
 from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -61,7 +61,8 @@ def test_no_two_cells_at_a_time_see_one_gpu_and_four_wait_for_four(head, nodes, 
     """Breaks when slots share a GPU, ranks see all of a node's, or cells that want more than a node has never run."""
     nodes(num_cpus=4, num_gpus=count)
     stack, results = Environment(light.command(tmp_path, OF_STACK), ""), []
-    engines.run_all(CELLS, Plan(0, stack, OnStandIn(count)), results.append, Rays(head.address))
+    batch = Batch(CELLS, stack, run=OnStandIn(count), done=results.append)
+    measurement.run_batches([batch], 0, Rays(head.address))
     assert {each.cell for each in results} == {*CELLS} and len(results) == len(CELLS)
     seen = []
     for each in results:

@@ -19,8 +19,8 @@ from faultline.catalogue.loading import failures
 from faultline.cells.selection import Selection, select
 from faultline.fleet import cluster as fleet_cluster
 from faultline.fleet.rays import Rays
-from faultline.runs import engines, scratch
-from faultline.runs.driver import Plan
+from faultline.runs import measurement, scratch
+from faultline.runs.driver import Batch
 from faultline.runs.runner import run_cell
 from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import light
@@ -64,7 +64,7 @@ def here(stack):
     """What the cells do on this machine's workers: a bit of everything."""
     assert {deed(cell) for cell in CELLS} == {*DEEDS}
     seen = []
-    engines.run_all(CELLS, Plan(2, stack, run), seen.append)
+    measurement.run_batches([Batch(CELLS, stack, run=run, done=seen.append)], 2)
     return {entry.cell: (entry.did, entry.detail) for entry in seen}
 
 
@@ -73,12 +73,13 @@ class Running:
 
     def __init__(self, head, stack, workers=0, nodes=1, how=run):
         self.results, self.error = [], None
-        self.thread = threading.Thread(target=self.go, args=(Rays(head.address, nodes), Plan(workers, stack, how)))
+        batch = Batch(CELLS, stack, run=how, done=self.results.append)
+        self.thread = threading.Thread(target=self.go, args=(batch, workers, Rays(head.address, nodes)))
         self.thread.start()
 
-    def go(self, rays, plan):
+    def go(self, batch, workers, rays):
         try:
-            engines.run_all(CELLS, plan, self.results.append, rays)
+            measurement.run_batches([batch], workers, rays)
         except BaseException as error:  # noqa: BLE001 - raised in the test
             self.error = error
 

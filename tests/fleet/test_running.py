@@ -22,9 +22,8 @@ from faultline.fleet.rays import Rays
 from faultline.fleet.running import Fleet
 from faultline.fleet.slot import Answer
 from faultline.runs import cache
-from faultline.runs.driver import Driver, Part
+from faultline.runs.driver import Batch, Driver
 from faultline.runs.results import Result
-from faultline.runs.runner import run_cell
 from faultline.stacks.environments import Environment
 from tests.support.entries import entry
 
@@ -122,8 +121,8 @@ def ran(there, cells=CELLS, workers=9):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(actors, "started", there.started)
         patch.setattr(cluster, "nodes", lambda *_: there.nodes)
-        driver = Driver([Part(cells, STACK, print)])
-        fleet = Fleet(there, workers, run_cell, driver, 1)
+        driver = Driver([Batch(cells, STACK)])
+        fleet = Fleet(there, workers, driver, 1)
         thread = threading.Thread(target=fleet.run)
         thread.start()
         thread.join(20)
@@ -266,7 +265,7 @@ def test_cells_that_want_more_gpus_than_a_node_has_share_those(monkeypatch):
     monkeypatch.setattr(cluster, "nodes", lambda *_: [Node("a", "a", 8, 2), Node("b", "b", 8, 1)])
     cells = [Cell("example", "broken", "ddp", world_size=size, device="cuda") for size in (1, 2, 4)]
     for rays, four in ((Rays(), 2), (Rays(nodes=2), 4)):  # four on two nodes are two on each
-        parts = rays.parts(Part(cells, STACK, print))
+        parts = rays.batches(Batch(cells, STACK))
         assert {cell.world_size: part.gpus for part in parts for cell in part.cells} == {1: 1, 2: 2, 4: four}
 
 

@@ -37,15 +37,16 @@ def replayed(tmp_path, monkeypatch, page):
     """Replays the finding where each strategy does what it is given."""
 
     def go(did, **request):
-        def measure(cells, plan, folder, wrong, seen):
-            assert {cell.strategy for cell in cells} == {*WHERE}
-            for cell in cells:
-                seen(judged(cell, did[cell.strategy]))
+        def measure(batches, workers, wrong):
+            [batch] = batches
+            assert {cell.strategy for cell in batch.cells} == {*WHERE}
+            for cell in batch.cells:
+                batch.done(judged(cell, did[cell.strategy]))
 
         finding = replace(KEPT, folder=tmp_path / KEPT.name)
         monkeypatch.setattr(findings, "every", lambda: [finding])
         monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path / "results",))
-        monkeypatch.setattr(replay.folders, "measure", measure)
+        monkeypatch.setattr(replay.measurement, "measure", measure)
         (tmp_path / KEPT.name).mkdir(exist_ok=True)
         return replay.run(replay.Request(**request))
 
@@ -164,17 +165,18 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
         Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
     ]
 
-    def measure(cells, plan, folder, seen):
-        release = plan.stack
+    def measure(batches, workers):
+        [batch] = batches
+        release = batch.stack
         if release == "2.12":
             raise NeverReady("No module named 'setuptools'")
-        seen(judged(cells[0], raises("") if release == "2.13.0" else RIGHT))
+        batch.done(judged(batch.cells[0], raises("") if release == "2.13.0" else RIGHT))
 
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(since.index, "releases", lambda package: releases)
     monkeypatch.setattr(since.environments, "ready", lambda requirements: requirements[0].removeprefix("torch=="))
     monkeypatch.setattr(since.requests, "parse", lambda text: [text])
-    monkeypatch.setattr(since.folders, "measure", measure)
+    monkeypatch.setattr(since.measurement, "measure", measure)
     written = []
     monkeypatch.setattr(findings, "write_since", lambda folder, words: written.append((folder.name, words)))
     since.run((made.name,), "torch")

@@ -30,16 +30,17 @@ def explored(tmp_path, monkeypatch):
     def explored(until=None, **request):
         ran = []
 
-        def measure(cells, plan, folder, wrong, seen, engine):
-            with contextlib.closing(storage.Writer(folder)) as writer:
-                for cell in cells:
+        def measure(batches, workers, engine, wrong):
+            [batch] = batches
+            with contextlib.closing(storage.Writer(batch.folder)) as writer:
+                for cell in batch.cells:
                     if until is not None and len(ran) == until:
                         raise KeyboardInterrupt
                     ran.append(cell)
                     writer.add(entry(cell, stack={}))
-                    seen(entry(cell, stack={}))
+                    batch.done(entry(cell, stack={}))
 
-        monkeypatch.setattr(command.folders, "measure", measure)
+        monkeypatch.setattr(command.measurement, "measure", measure)
         try:
             assert command.run(command.Request(**request)) == EXIT_AS_EXPECTED
         except KeyboardInterrupt:
@@ -85,7 +86,7 @@ def test_an_exploration_has_a_page_of_its_own_also_without_torch(explored, monke
     """Breaks when what it came to has to be read from the terminal, or one on a fleet, without torch, can't end."""
     monkeypatch.setitem(sys.modules, "lab.explore.publishing", None)
     monkeypatch.setattr(command.environments, "chosen", lambda *_: Environment("/elsewhere/python", ""))
-    monkeypatch.setattr(command.devices, "check_device", lambda *_: None)
+    monkeypatch.setattr(command.engines, "check_device", lambda *_: None)
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
     explored(specs=4, seed=5, strategies=TWO)
     out = capsys.readouterr().out

@@ -12,7 +12,7 @@ from faultline.cells.selection import Selection
 from faultline.maintain import machine, score
 from faultline.maintain.score import LabelledLog
 from faultline.ranks.job import Job
-from faultline.runs import durations
+from faultline.runs import measurement
 from faultline.runs.results import RankResult
 from lab.proofs import bench, scaling, soak
 from tests.support.entries import entry
@@ -64,7 +64,7 @@ def test_one_slot_takes_the_time_of_all_that_it_does():
     """Breaks when a replay forgets a cell, a reference or the set-up, or counts one twice."""
     replayed = scaling.replay(REPLAYED, 1, 1)
     named = {reference(cell) for cell in REPLAYED}
-    cells, references = sum(durations.likely(REPLAYED)), 2 * sum(durations.likely(named))
+    cells, references = sum(measurement.likely(REPLAYED)), 2 * sum(measurement.likely(named))
     assert replayed.seconds == pytest.approx(scaling.MADE + scaling.FIRST + cells + references)
     assert replayed.efficiency == pytest.approx((cells + references) / replayed.seconds)
 

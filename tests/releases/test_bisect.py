@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome
 from faultline.releases import bisect, bisection, search
-from faultline.runs import cache, folders, storage
+from faultline.runs import cache, measurement, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.stacks import environments, index, requests
@@ -46,13 +46,15 @@ class World:
         self.made += [lock] if lock not in self.made else []
         return Environment("python", lock)
 
-    def measure(self, cells, plan, folder, known, keep=None, seen=None, engine=None):
+    def measure(self, batches, workers, engine):
+        [batch] = batches
+        folder = batch.folder
         lock = folder.info().lock
         self.ran.append(lock)
         judged = self.does(environments.pins(lock), self.ran.count(lock))
         if isinstance(judged, Exception):
             raise judged
-        entries.played(folder, cells, judged, keep.add)
+        entries.played(folder, batch.cells, judged, batch.keep.add)
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def world(tmp_path, monkeypatch):
     made = World()
     monkeypatch.setattr(environments, "ready", made.ready)
     monkeypatch.setattr(environments, "make", made.make)
-    monkeypatch.setattr(folders, "measure", made.measure)
+    monkeypatch.setattr(measurement, "measure", made.measure)
     monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
     monkeypatch.setattr(requests, "installed", lambda without=(): INSTALLED)
     monkeypatch.setattr(index, "releases", lambda package: RELEASES)
@@ -176,7 +178,7 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
                 raise KeyboardInterrupt
             stopped(*args, **more)
 
-        patch.setattr(folders, "measure", stops)
+        patch.setattr(measurement, "measure", stops)
         assert bisected("--fixed")[0] == 130
     before = list(world.ran)
     monkeypatch.setattr(index, "releases", lambda package: pytest.fail("asked the index again"))

@@ -16,7 +16,7 @@ from faultline.releases import is_safe, reach, scope, sides
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
 from faultline.releases.units import Unit
-from faultline.runs import cache, campaigns, folders, storage
+from faultline.runs import cache, campaigns, measurement, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.stacks import requests
@@ -45,19 +45,20 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(cells, plan, folder, known=(), keep=None, seen=None, engine=None):
-        python = plan.stack.python
+    def measure(batches, workers, engine):
+        [batch] = batches
+        python = batch.stack.python
         answer = does[python]
         if answer is NeverReady:
             raise NeverReady("ImportError: no such name")
-        done.append((python, len(cells)))
+        done.append((python, len(batch.cells)))
         judged = answer[min(sum(name == python for name, _ in done), len(answer)) - 1]
-        entries.played(folder, cells, judged, *filter(None, (keep and keep.add, seen)))
-        folder.describe(stack="stack")
+        entries.played(batch.folder, batch.cells, judged, *filter(None, (batch.keep and batch.keep.add, batch.done)))
+        batch.folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
-    monkeypatch.setattr(folders, "measure", measure)
+    monkeypatch.setattr(measurement, "measure", measure)
     monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
     return root, does, done
 

@@ -111,16 +111,16 @@ def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp
 def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys, monkeypatch, tmp_path, count, share):
     """Breaks when a run ends without its table, or one GPU passes for several on which NCCL ran."""
 
-    def ran(cells, workers, to, *more, **others):
-        writer = storage.Writer(to)
-        writer.add(*(did(cell, share=share if cell.world_size > 1 else 1) for cell in cells))
+    def ran(batches, workers, engine):
+        writer = storage.Writer(batches[0].folder)
+        writer.add(*(did(cell, share=share if cell.world_size > 1 else 1) for cell in batches[0].cells))
         writer.close()
 
     seen = gpus.read(Nvml(count))
     monkeypatch.setattr(gpus, "here", lambda: seen)
     monkeypatch.setattr(command, "chosen", lambda request: [on("ddp"), on("zero2"), on("single")])
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(command.folders, "measure", ran)
+    monkeypatch.setattr(command.measurement, "measure", ran)
     request = command.RunRequest(Selection((NAME,), device="cuda"), fresh=True)
     assert command.run(request) == EXIT_AS_EXPECTED
     out = capsys.readouterr().out

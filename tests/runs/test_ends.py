@@ -16,7 +16,7 @@ from faultline.cells.cell import Cell
 from faultline.projects import files
 from faultline.ranks import report, server
 from faultline.ranks.report import Message
-from faultline.runs import cache, engines, folders, oracle, runner, storage
+from faultline.runs import cache, measurement, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.supervisor import RankServer
 from tests.support.entries import entry
@@ -36,7 +36,7 @@ def test_sigterm_ends_a_command_with_a_line(monkeypatch, asked):
 def test_sigterm_waits_its_turn_as_ctrl_c_does():
     before = signal.signal(signal.SIGTERM, errors.terminate)
     seen = []
-    with engines._interrupts_given_to(seen.append):
+    with measurement._interrupts_given_to(seen.append):
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.signal(signal.SIGTERM, before) is errors.terminate
     assert [type(each) for each in seen] == [Terminated]
@@ -58,8 +58,8 @@ def test_a_cell_that_the_machine_could_not_run_is_no_result(monkeypatch):
     assert runner.without_reference(stated).signature == Signature.MACHINE
     remaining = entry(CELL, Outcome.RAISES, "reduced-twice")
     full = entry(CELL, Outcome.INVALID, Signature.MACHINE, "unexpected")
-    monkeypatch.setattr(folders, "entries", lambda _: [remaining, full])
-    assert folders.lasting(storage.RunFolder(files.Path())) == [remaining] and not cache.lasts(full)
+    monkeypatch.setattr(storage, "entries", lambda _: [remaining, full])
+    assert storage.lasting(storage.RunFolder(files.Path())) == [remaining] and not cache.lasts(full)
 
 
 def test_what_is_no_report_ends_the_cell_and_not_the_command(monkeypatch):

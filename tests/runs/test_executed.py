@@ -10,7 +10,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
-from faultline.runs import cache, engines, executed, runner
+from faultline.runs import cache, executed, measurement, runner
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.stacks.environments import Environment
@@ -42,12 +42,13 @@ def lab(tmp_path, monkeypatch):
     def record(cells, *reports, packages=("trl",)):
         server = Server(tmp_path, reports)
 
-        def run_all(cells, plan, done):
+        def run_batches(batches, workers):
+            [batch] = batches
             references = type("References", (), {"file": lambda *_: runner.Reference(tmp_path)})()
-            for cell in cells:
-                done(plan.run(server, references, cell))
+            for cell in batch.cells:
+                batch.done(batch.run(server, references, cell))
 
-        monkeypatch.setattr(engines, "run_all", run_all)
+        monkeypatch.setattr(measurement, "run_batches", run_batches)
         return executed.of(HERE, cells, packages, 1), server.jobs
 
     return record

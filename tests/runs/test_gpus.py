@@ -16,8 +16,8 @@ from faultline.base.errors import ServerDied, UsageError
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
-from faultline.runs import cache, devices, engines, gpus, workers
-from faultline.runs.driver import Plan
+from faultline.runs import cache, engines, gpus, measurement
+from faultline.runs.driver import Batch
 from faultline.stacks.environments import Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -79,7 +79,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
             seen.append((began, time.monotonic(), cell, visible))
         return entries.entry(cell)
 
-    engines.run_all(cells, Plan(3, Environment(light.command(tmp_path), ""), run), lambda entry: None)
+    measurement.run_batches([Batch(cells, Environment(light.command(tmp_path), ""), run=run)], 3)
     assert len(seen) == len(cells)
     sets = [
         (began, end, cell, {every[int(number)] for number in next(iter(visible)).split(",")})
@@ -158,7 +158,7 @@ def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, p
     """Breaks when GPUs stay idle, more servers start than can have GPUs at a time, or nobody hears that they share."""
     cards(count)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
-    number, why = workers.bounded(cells, asked, per_gpu=per_gpu)
+    number, why = engines.bounded(cells, asked, per_gpu=per_gpu)
     assert number == expected and bool(why) == (expected < min(asked, len(cells)))
     assert not why or per_gpu == 1 or why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
 
@@ -168,19 +168,19 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     monkeypatch.setattr(machine, "memory", lambda: 4 << 30)
     cells = [replace(CELL, device="cpu")] * 99
     words = "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free"
-    assert workers.bounded(cells, 64) == (2, words)
+    assert engines.bounded(cells, 64) == (2, words)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
-    assert workers.bounded(cells, 64)[0] == 1, "one worker is always tried"
+    assert engines.bounded(cells, 64)[0] == 1, "one worker is always tried"
     monkeypatch.setattr(machine, "memory", lambda: 6 << 30)
     larger = [*cells, replace(cells[0], world_size=4)]
-    assert [workers.bounded(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
+    assert [engines.bounded(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
     """Breaks when cells for the CPU or a cluster's head look for GPUs, or a fleet's results are kept as one's own."""
-    monkeypatch.setattr(devices, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
+    monkeypatch.setattr(engines, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
     asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
-    assert devices.runnable(asked, SimpleNamespace(here=False))
+    assert engines.runnable(asked, SimpleNamespace(here=False))
     with gpus.lent(replace(CELL, device="cpu")) as lent:
         assert lent == ()
     assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""

@@ -24,7 +24,7 @@ from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.ranks.facts import Facts
 from faultline.ranks.report import ErrorReport
-from faultline.runs import cache, engines, folders, results, storage
+from faultline.runs import cache, measurement, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Cause, Judgement
@@ -205,8 +205,8 @@ def at(root, stop_after=None, stack="", does=None, stops=KeyboardInterrupt):
     """
     ran = []
 
-    def run_parts(parts, workers, run, engine):
-        [part] = parts
+    def run_batches(batches, workers, engine):
+        [part] = batches
         for cell in part.cells:
             if len(ran) == stop_after:
                 raise stops
@@ -217,7 +217,7 @@ def at(root, stop_after=None, stack="", does=None, stops=KeyboardInterrupt):
         patch.setattr(paths, "RESULTS", root)
         for function in (storage.new_run, storage.latest_run):
             patch.setattr(function, "__defaults__", (root,))
-        patch.setattr(engines, "run_parts", run_parts)
+        patch.setattr(measurement, "run_batches", run_batches)
         patch.setattr(expected, "rules", lambda failure: ())
         patch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(stack, again))
         yield ran
@@ -370,7 +370,7 @@ def test_errors_that_rounding_explains_are_told_apart():
 
 
 def begun(path, cells=CELLS, resume=True, stack=None):
-    return folders.begun("run", cells, stack or {"torch": "2.9.0"}, {}, resume=resume, named=path)
+    return storage.begun("run", cells, stack or {"torch": "2.9.0"}, {}, resume=resume, named=path)
 
 
 def test_the_same_command_begins_a_named_run_and_goes_on_with_it(tmp_path):

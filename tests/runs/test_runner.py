@@ -11,10 +11,10 @@ import pytest
 
 from faultline.base.errors import DIED, ServerDied
 from faultline.cells.cell import Cell
-from faultline.runs import engines
-from faultline.runs.driver import Plan
+from faultline.runs import measurement
+from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.pool import LOCAL
 from faultline.runs.runner import TRIES, References
 from faultline.stacks.environments import Environment
 from tests.support import entries, reports
@@ -69,16 +69,16 @@ def test_an_interruption_loses_no_result(interruptible):
         written.append(entry.cell)
 
     with pytest.raises(KeyboardInterrupt):
-        engines.run_all(cells, Plan(1, run=run_cell), done)
+        measurement.run_batches([Batch(cells, run=run_cell, done=done)], 1)
     assert written == cells[:2] and begun == cells[:3]
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
-    plan = Plan(1, run=lambda server, references, cell: entries.entry(cell))
+    batch = Batch([CELL], run=lambda server, references, cell: entries.entry(cell), done=written.append)
     with ThreadPoolExecutor() as pool:
-        pool.submit(engines.run_all, [CELL], plan, written.append)
+        pool.submit(measurement.run_batches, [batch], 1)
     assert [entry.cell for entry in written] == [CELL]
 
 
@@ -95,7 +95,7 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
         return entries.entry(cell)
 
     with pytest.raises(ZeroDivisionError):
-        engines.run_all(cells, Plan(2, run=run_cell), lambda entry: written.append(entry.cell))
+        measurement.run_batches([Batch(cells, run=run_cell, done=lambda entry: written.append(entry.cell))], 2)
     assert written == cells[1:]
 
 
@@ -107,7 +107,7 @@ def served(engine, python="python"):
         seen.append((server, references))
         return entries.entry(cell)
 
-    engines.run_all([CELL], Plan(1, Environment(python, ""), run), lambda entry: None, engine)
+    measurement.run_batches([Batch([CELL], Environment(python, ""), run=run)], 1, engine)
     return seen[0]
 
 

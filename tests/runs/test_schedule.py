@@ -14,8 +14,7 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.runs import campaigns, storage
 from faultline.runs.campaigns import Campaign
-from faultline.runs.driver import MOVED, Driver, Need, Part
-from faultline.runs.schedule import NODES, Schedule, Slot
+from faultline.runs.driver import MOVED, NODES, Batch, Driver, Schedule, Slot
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
 from faultline.stacks.environments import Environment
@@ -31,7 +30,11 @@ SLOTS = [Slot(f"slot {number}", f"node {number // 2}") for number in range(6)]
 
 
 def driven(*parts):
-    return Driver([Part(cells, Environment(f"python of {number}", ""), print) for number, cells in enumerate(parts)])
+    return Driver([Batch(cells, Environment(f"python of {number}", "")) for number, cells in enumerate(parts)])
+
+
+def needs(driver):
+    return [(each.waiting, each.slots) for each in driver.schedules]
 
 
 class Play:
@@ -152,19 +155,19 @@ def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
 def test_a_slot_has_cells_of_its_part_alone():
     """Breaks when a slot is given a cell of another stack than its own, or a result is another part's."""
     driver = driven(CELLS[:2], CELLS[2:4])
-    slot = Slot("slot", "node", part=1)
+    slot = Slot("slot", "node", batch=1)
     driver.opened(slot)
-    assert driver.needs() == [Need(2, 0, 0), Need(1, 1, 0)], "a slot that starts will take one"
+    assert needs(driver) == [(2, 0), (1, 1)], "a slot that starts will take one"
     work = driver.ready(slot)
     driver.result(slot, work, entries.entry(work.cell))
-    assert work.cell == CELLS[2] and driver.needs() == [Need(2, 0, 0), Need(1, 1, 0)]
+    assert work.cell == CELLS[2] and needs(driver) == [(2, 0), (1, 1)]
     assert driver.events.get_nowait() == (1, entries.entry(CELLS[2]))
 
 
 def test_a_slot_makes_room_where_much_waits():
     """Breaks when a slot without cells stays while a stack has none, or leaves for less than its start costs."""
     driver = driven(CELLS[:1], CELLS * 10)
-    first, second = Slot("first", "node"), Slot("second", "node", part=1)
+    first, second = Slot("first", "node"), Slot("second", "node", batch=1)
     driver.opened(first)
     assert driver.ready(first) and driver.spare(first), "nobody has the other stack"
     driver.opened(second)
@@ -210,29 +213,29 @@ class Engine:
     def workers(self, cells, asked):
         return 1, ""
 
-    def parts(self, part):
-        return [part]
+    def batches(self, batch):
+        return [batch]
 
     @contextlib.contextmanager
-    def slots(self, workers, run, driver):
-        self.peak, self.given = max(self.peak, len(driver.parts)), workers
+    def slots(self, workers, driver):
+        self.peak, self.given = max(self.peak, len(driver.batches)), workers
         thread = threading.Thread(target=self.work, args=(driver,))
         thread.start()
         yield
         thread.join()
 
     def work(self, driver):
-        slots = [Slot(f"slot {number}", part=number) for number in range(len(driver.parts))]
-        for slot, part in zip(slots, driver.parts, strict=True):
-            if part.stack.lock in self.refuses:
-                driver.refused(slot.part, NeverReady("it has no room"))
+        slots = [Slot(f"slot {number}", batch=number) for number in range(len(driver.batches))]
+        for slot, batch in zip(slots, driver.batches, strict=True):
+            if batch.stack.lock in self.refuses:
+                driver.refused(slot.batch, NeverReady("it has no room"))
         while driver.left:
             for slot in slots:
                 if work := driver.ready(slot):
                     if len(self.ran) == self.stops_after:
                         driver.failed(KeyboardInterrupt())
                         return
-                    self.ran.append((driver.parts[slot.part].stack.lock, work.cell))
+                    self.ran.append((driver.batches[slot.batch].stack.lock, work.cell))
                     driver.result(slot, work, entries.entry(work.cell))
 
 

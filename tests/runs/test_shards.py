@@ -9,10 +9,11 @@ from faultline.base.packages import stack_name
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
-from faultline.runs import durations as durations_of
-from faultline.runs import progress, storage
-from faultline.runs.durations import START, about, estimate, expected, kind, likely, record, recorded
-from faultline.runs.shards import merge, part, split
+from faultline.matrix import command
+from faultline.matrix.command import _merged as merge
+from faultline.matrix.command import split
+from faultline.runs import measurement, storage
+from faultline.runs.measurement import START, about, estimate, expected, kind, likely, record, recorded
 from faultline.runs.storage import RunFolder, RunInfo
 from tests.support import entries
 
@@ -37,7 +38,7 @@ def test_law_shards_are_all_cells_and_of_one_length_on_every_machine(cells, coun
     shuffled = [*cells]
     chance.shuffle(shuffled)
     assert [*map(set, split(shuffled, count, seconds))] == [*map(set, parts)], "two machines would split it otherwise"
-    times = {cell: seconds.get(kind(cell), durations_of.UNKNOWN) for cell in cells}
+    times = {cell: seconds.get(kind(cell), measurement.UNKNOWN) for cell in cells}
     loads = [sum(times[cell] for cell in shard) for shard in parts]
     longest = max(times.values(), default=0)
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"
@@ -47,10 +48,10 @@ def test_law_shards_are_all_cells_and_of_one_length_on_every_machine(cells, coun
 def test_law_what_is_no_part_is_refused(text):
     number, _, count = text.partition("/")
     if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-        part(CELLS[:3], text)
+        command.shard(CELLS[:3], text)
     else:
         with pytest.raises(UsageError, match=r"--shard takes I/N with 1 <= I <= N"):
-            part(CELLS[:3], text)
+            command.shard(CELLS[:3], text)
 
 
 def test_kinds_part_what_takes_unlike_times_and_have_their_means(tmp_path):
@@ -125,18 +126,18 @@ SOME = [cell for cell in CELLS if cell.failure == "zero3_dummy_loss"]
 @pytest.fixture
 def made_up(monkeypatch):
     """Durations that are made up."""
-    durations_of._medians.cache_clear()
+    measurement._medians.cache_clear()
     known = {"a/scenario/zero2/w2": 4.0, "b/scenario/zero3/w2": 2.0, "b/scenario/zero3/w4": 9.0}
-    monkeypatch.setattr(durations_of, "recorded", lambda: known)
+    monkeypatch.setattr(measurement, "recorded", lambda: known)
     yield known
-    durations_of._medians.cache_clear()
+    measurement._medians.cache_clear()
 
 
 def test_what_is_not_recorded_is_guessed_shared_out_and_said_as_people_do(made_up):
     """Breaks when a run is said to be shorter than its longest cell, or to take no time where nothing is recorded."""
     cells = [Cell("a", "broken", strategy) for strategy in ("zero2", "zero1", "ddp", "gone")]
-    assert likely(cells) == [4.0, 4.0, durations_of.UNKNOWN, durations_of.UNKNOWN], "the median of its family, if any"
-    reference = 2 * durations_of.UNKNOWN
+    assert likely(cells) == [4.0, 4.0, measurement.UNKNOWN, measurement.UNKNOWN], "the median of its family, if any"
+    reference = 2 * measurement.UNKNOWN
     assert expected(cells[:1], 8) == START + 4.0 + reference
     assert expected([cells[0], Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
     assert expected([], 2) == 0
@@ -148,7 +149,7 @@ def test_what_is_not_recorded_is_guessed_shared_out_and_said_as_people_do(made_u
 @pytest.mark.parametrize("slower", [0.5, 1, 3])
 def test_the_rest_is_measured_by_what_ran(slower):
     """Breaks when a machine that is three times as slow is promised the recorded time until the end."""
-    still = progress.Remaining(SOME, 2)
+    still = measurement.Remaining(SOME, 2)
     whole, half = expected(SOME, 2), SOME[: len(SOME) // 2]
     share = sum(likely(half)) / sum(likely(SOME))
     elapsed = slower * (START + (whole - START) * share)

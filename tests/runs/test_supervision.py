@@ -289,8 +289,8 @@ ENDED = """
 import signal
 import sys
 from faultline.cells.cell import Cell
-from faultline.runs import engines, hangs
-from faultline.runs.driver import Plan
+from faultline.runs import hangs, measurement
+from faultline.runs.driver import Batch
 from faultline.runs.runner import run_cell
 from faultline.stacks.environments import Environment
 
@@ -298,9 +298,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the backgr
 hangs.STUCK = 10**9  # the cells are no hang for as long as this test may last
 cells = [Cell.parse(id) for id in sys.argv[2:]]
 stack = Environment(sys.argv[1], "")
-plan = Plan(2, stack, lambda server, references, cell: run_cell(server, references, cell, "spins"))
+run = lambda server, references, cell: run_cell(server, references, cell, "spins")
+batch = Batch(cells, stack, run=run, done=lambda entry: print(entry.cell.id, flush=True))
 try:
-    engines.run_all(cells, plan, lambda entry: print(entry.cell.id, flush=True))
+    measurement.run_batches([batch], 2)
 except KeyboardInterrupt:
     print("interrupted")
 """
