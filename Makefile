@@ -136,7 +136,7 @@ reproduce: setup ## show FAILURE on the stack that it was reported on and, next 
 	$(RUN) faultline reproduce $(call quote,$(FAILURE)) $(DEVICE_OPTION)
 
 bench: setup ## measure what cells cost and rewrite the table of bench/README.md
-	$(RUN) faultline maintain bench
+	$(RUN) faultline prove bench
 
 lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) ruff format --check

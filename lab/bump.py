@@ -38,8 +38,8 @@ PINS = ROOT / "requirements.txt"
 STATE, DECISIONS, MATRIX, AGAIN = "bump.json", "decisions.md", "matrix", "again"
 # What hangs on the stack, and takes hours.
 NOT_MEASURED = (
-    "docs/models.md wasn't measured again: `faultline maintain models`",
-    "docs/trust.md wasn't measured again: `faultline maintain trust`, and with --matrix",
+    "docs/models.md wasn't measured again: `faultline prove models`",
+    "docs/trust.md wasn't measured again: `faultline prove trust`, and with --matrix",
     "the timeline has no new month: `faultline timeline --write`",
 )
 

@@ -1,4 +1,4 @@
-"""The commands that only a clone has: `explore`, and those of `maintain` that prove and measure Faultline itself."""
+"""The commands that only a clone has: `explore`, what keeps findings and pins, and what proves Faultline itself."""
 
 from math import inf
 from pathlib import Path
@@ -28,7 +28,7 @@ def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
     """Run cells twice, and compare every outcome.
 
     Examples:
-      faultline maintain repeat --failure zero3_dummy_loss
+      faultline prove repeat --failure zero3_dummy_loss
     """
     from faultline.runs.engines import runnable
     from lab.proofs import reliability
@@ -46,7 +46,7 @@ def chaos(
     """Run cells while ranks are killed at random.
 
     Examples:
-      faultline maintain chaos --cells 50 --rate 0.1
+      faultline prove chaos --cells 50 --rate 0.1
     """
     if cells < 1 or not 0 <= rate <= 1:
         raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
@@ -64,7 +64,7 @@ def soak(
     """Run cells on a cluster while its parts are killed.
 
     Examples:
-      faultline maintain soak --cells 2000 --fleet ray
+      faultline prove soak --cells 2000 --fleet ray
     """
     if cells < 1:
         raise UsageError("--cells must be at least 1")
@@ -85,8 +85,8 @@ def scaling(
     It also measures how many cells a second a driver hands out.
 
     Examples:
-      faultline maintain scaling
-      faultline maintain scaling --overhead 1000
+      faultline prove scaling
+      faultline prove scaling --overhead 1000
     """
     if cells < 2 or overhead < 0:
         raise UsageError("--cells must be at least 2, and --overhead no less than 0")
@@ -106,6 +106,7 @@ def findings(
     keep: Annotated[str, Parameter(help="Copy a finding of an exploration to findings/, by its folder.")] = "",
     files: Annotated[bool, Parameter(help="Write the file and the issue of each, and run the file.")] = False,
     page: Annotated[bool, Parameter(help="Only write the page of all findings anew, and replay none.")] = False,
+    adopt: Annotated[str, Parameter(help="Write a failure's folder from a finding, by its name.")] = "",
     bisect: Annotated[
         str, Parameter(metavar="PACKAGE", help="Find the release of this package that began a finding.")
     ] = "",
@@ -119,6 +120,7 @@ def findings(
       faultline maintain findings zero_scalar_weight_raises --bisect deepspeed
       faultline maintain findings --add results/explore-2026-11-27T08-20-13
       faultline maintain findings --keep results/explore-1/findings/fsdp2_raises
+      faultline maintain findings --adopt fsdp2_adafactor_raises
     """
     from lab.explore import overview, publishing, replay, since
 
@@ -131,21 +133,12 @@ def findings(
         return publishing.count_in(add)
     if keep:
         return publishing.take_in(keep)
+    if adopt:
+        return publishing.adopt(adopt)
     if files:
         return publishing.files(tuple(names or ()))
 
     return replay.run(replay.Request(tuple(names or ()), workers, write))
-
-
-def adopt(finding: Annotated[str, Parameter(help="The name of a finding.")], /) -> int:
-    """Write a failure's folder from a finding.
-
-    Examples:
-      faultline maintain adopt fsdp2_adafactor_raises
-    """
-    from lab.explore import publishing
-
-    return publishing.adopt(finding)
 
 
 def rediscover(
@@ -162,7 +155,7 @@ def rediscover(
     """Look for known failures as if nobody knew them.
 
     Examples:
-      faultline maintain rediscover zero2_ga_wrong_gradient
+      faultline prove rediscover zero2_ga_wrong_gradient
     """
     if not 0 < minutes < inf:  # no number is neither
         raise UsageError("--minutes must be a number above 0")
@@ -186,8 +179,8 @@ def trust(
     matrix that train run as they are, and with every fault that can be seeded into them.
 
     Examples:
-      faultline maintain trust --healthy 50 --faulty 30
-      faultline maintain trust --matrix
+      faultline prove trust --healthy 50 --faulty 30
+      faultline prove trust --matrix
     """
     if min(each for each in (healthy, faulty, 1) if each is not None) < 0 or (healthy, faulty) == (0, 0):
         raise UsageError("--healthy and --faulty must be at least 0, and one of them more than that")
@@ -202,7 +195,7 @@ def bench() -> int:
     It also writes the table of bench/README.md.
 
     Examples:
-      faultline maintain bench
+      faultline prove bench
     """
     from lab.proofs import bench
 
@@ -213,16 +206,25 @@ def replay(
     names: Annotated[tuple[str, ...], Parameter(help="Upgrades of stacks/bumps.toml (default: all).")] = (),
     /,
     *,
+    change: Annotated[
+        File, Parameter(metavar="FILE", help="Judge today's pins against this older requirements.txt instead.")
+    ] = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
     fresh: Fresh = False,
 ) -> int:
-    """Run is-safe over past upgrades whose answer is known.
+    """Run is-safe over past upgrades, or for changed pins.
+
+    The answers of past upgrades are known, and compared.
 
     Examples:
       faultline maintain replay --resume
+      faultline maintain replay --change old/requirements.txt
     """
     from lab.proofs import bumps
+
+    if change:
+        return bumps.change(Path(change))
 
     return bumps.replay(names, workers, resume, fresh)
 
@@ -241,7 +243,7 @@ def models(
     It also writes docs/models.md. By default, under one strategy of each kind.
 
     Examples:
-      faultline maintain models qwen3 llava
+      faultline prove models qwen3 llava
     """
     from lab.proofs import models
 
@@ -266,30 +268,6 @@ def bump(
     from lab import bump
 
     return bump.run(requirements, workers)
-
-
-def is_safe_change(before: Annotated[File, Parameter(help="An older requirements.txt.")], /) -> int:
-    """Run is-safe for the pins that changed.
-
-    It compares an older requirements.txt with today's.
-
-    Examples:
-      faultline maintain is-safe-change old/requirements.txt
-    """
-    from lab.proofs import bumps
-
-    return bumps.change(Path(before))
-
-
-def screenshots() -> int:
-    """Make the pictures of the pages again.
-
-    Examples:
-      faultline maintain screenshots
-    """
-    from lab import screenshots
-
-    return screenshots.run()
 
 
 def explore(
@@ -330,7 +308,5 @@ def explore(
 
 
 MEASURE = (explore,)
-MAINTAIN = (
-    *(repeat, chaos, soak, scaling, trust, findings, adopt, rediscover, bench, replay, models),
-    *(is_safe_change, bump, screenshots),
-)
+MAINTAIN = (findings, replay, bump)
+PROVE = (trust, repeat, chaos, soak, scaling, rediscover, bench, models)

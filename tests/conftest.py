@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from faultline.cli import app
-from lab import screenshots
+from website import screenshots
 
 os.environ["FAULTLINE_CACHE"] = tempfile.mkdtemp(prefix="faultline-cache-")  # what runs here is measured here
 atexit.register(shutil.rmtree, os.environ["FAULTLINE_CACHE"], ignore_errors=True)

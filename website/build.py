@@ -47,7 +47,8 @@ def run() -> int:
         FOLDER.parent.mkdir(exist_ok=True)
         shutil.move(made, FOLDER)
     if without := [failure.name for failure in failures().values() if not pages.report_file(failure).exists()]:
-        print(f"{count(len(without), 'page')} without a report for upstream: `faultline maintain reports` writes them")
+        how = "`faultline maintain export-all --reports` writes them"
+        print(f"{count(len(without), 'page')} without a report for upstream: {how}")
     print(f"{FOLDER}/index.html: {len(list(FOLDER.rglob('*.html')))} pages")
     return EXIT_AS_EXPECTED
 

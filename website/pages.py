@@ -41,7 +41,7 @@ class Download:
 
 
 def downloads_of(failure: Failure) -> Iterator[Download]:
-    """A failure's files; the report only if `faultline maintain reports` wrote it."""
+    """A failure's files; the report only if `faultline maintain export-all --reports` wrote it."""
     if cell := reports.shown(failure):
         text = f"one file that shows it without Faultline ({cell.name})"
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))

@@ -1,7 +1,14 @@
 """The command that builds the site."""
 
+from typing import Annotated
 
-def site() -> int:
+from cyclopts import Parameter
+
+
+def site(
+    *,
+    screenshots: Annotated[bool, Parameter(help="Make the pictures of the pages again instead.")] = False,
+) -> int:
     """Build the static site into generated/site.
 
     It has a page for each failure and each stack.
@@ -10,8 +17,9 @@ def site() -> int:
       faultline maintain site
     """
     from website import build
+    from website import screenshots as pictures
 
-    return build.run()
+    return pictures.run() if screenshots else build.run()
 
 
 MAINTAIN = (site,)

@@ -65,7 +65,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
         lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
-        lines.append(f"what {signature} means: {here(f'faultline explain {signature}')}")
+        lines.append(f"what {signature} means: {here(f'faultline show {signature}')}")
     return lines
 
 

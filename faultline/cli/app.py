@@ -55,8 +55,12 @@ faultline is-safe deepspeed==0.19.9        another release: SAFE or NOT SAFE
 Command = Callable[..., int]
 LAST = 99
 BESIDE = ("lab", "website")  # folders of a clone, with verbs.py
-OF_A_CLONE = {"maintain": "keeps the catalogue", "explore": "looks for new failures"}
-GROUPS: tuple[list[str], ...] = ([], ["fleet"], ["maintain"])  # words that are no command yet
+OF_A_CLONE = {
+    "maintain": "keeps the catalogue",
+    "prove": "proves Faultline itself",
+    "explore": "looks for new failures",
+}
+GROUPS: tuple[list[str], ...] = ([], ["fleet"], ["maintain"], ["prove"])  # words that are no command yet
 
 
 def completion(
@@ -92,16 +96,23 @@ FLEET: tuple[Command, ...] = (fleet.slurm, fleet.merge)
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
-        *(use.explain, completion),
+        completion,
     ),
     MEASURE: (measure.run, *_beside("MEASURE"), measure.list_, measure.show, measure.report),
 }
 MAINTAIN: tuple[Command, ...] = (
-    *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
-    *(maintain.export_all, maintain.reports),
-    *(maintain.clean_stacks, maintain.clean_results, maintain.env),
+    *(
+        maintain.bless,
+        maintain.readmes,
+        maintain.record,
+        maintain.score,
+        maintain.export_all,
+        maintain.clean,
+        maintain.env,
+    ),
     *_beside("MAINTAIN"),
 )
+PROVE: tuple[Command, ...] = _beside("PROVE")
 
 
 @functools.cache
@@ -124,6 +135,7 @@ def app() -> App:
     top.command(_below("fleet", "Run cells on the nodes of a Slurm cluster.", fleet.EXAMPLES, FLEET, MEASURE))
     if not INSTALLED:  # there is committed data to keep
         top.command(_below("maintain", "Keep the committed data true.", maintain.EXAMPLES, MAINTAIN, KEEP))
+        top.command(_below("prove", "Prove and measure Faultline itself.", maintain.PROOFS, PROVE, KEEP))
     return top
 
 
@@ -246,7 +258,8 @@ def commands() -> list[str]:
     """The name of every command, as it is typed."""
     daily = [word(function) for functions in COMMANDS.values() for function in functions]
     daily += [f"fleet {word(function)}" for function in FLEET]
-    return daily + [f"maintain {word(function)}" for function in MAINTAIN if not INSTALLED]
+    kept = [f"maintain {word(function)}" for function in MAINTAIN] + [f"prove {word(function)}" for function in PROVE]
+    return daily if INSTALLED else daily + kept
 
 
 def word(function: Command) -> str:

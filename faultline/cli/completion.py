@@ -90,10 +90,10 @@ def stacks() -> Iterable[str]:
     return list(requests.named())  # without the files, which a shell would show as descriptions
 
 
-def words() -> Iterable[str]:
+def explained() -> Iterable[str]:
     from faultline.explain.vocabulary import vocabulary
 
-    return (word for word in vocabulary() if " " not in word)
+    return [*failures(), *(word for word in vocabulary() if " " not in word)]
 
 
 def packages() -> Iterable[str]:

@@ -109,17 +109,24 @@ def selected(axes: Axes, quick: bool) -> list[Cell]:
 
 
 def merge(
-    folder: Annotated[File, Parameter(metavar="FOLDER", help="Where the scripts, logs and shards are.")], /
+    folders: Annotated[
+        list[File],
+        Parameter(metavar="FOLDER", help="That of the scripts, logs and shards, or the shards' own folders."),
+    ],
+    /,
 ) -> int:
-    """Put the shards of a run on Slurm together.
+    """Put the shards of a run together.
 
-    It reports what is missing. The result is in the folder's `merged`.
+    It reports what is missing. The result of a run on Slurm is in the folder's `merged`.
 
     Examples:
       faultline fleet merge results/slurm-2026-11-26T10-00-00
+      faultline fleet merge shard-1 shard-2
     """
     from faultline.fleet import slurm
     from faultline.matrix import command
 
-    path = Path(folder).absolute()
+    path = Path(folders[0]).absolute()
+    if len(folders) > 1 or (path / "run.json").exists():
+        return command.merge([*map(str, folders)])
     return command.merge([str(shard) for shard in slurm.shards(path)], path / "merged")

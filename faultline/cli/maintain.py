@@ -1,19 +1,22 @@
 """The commands of those who keep the catalogue."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
 from faultline.cli import completion
-from faultline.cli.completion import one, several
-from faultline.cli.options import WHOLE, Axes, File, Json, Names, RunName, Workers
+from faultline.cli.completion import one
+from faultline.cli.options import WHOLE, Axes, File, Json, RunName, Workers
 
 EXAMPLES = """\
 Examples:
   faultline maintain bless --check           what a run changes in the rules
   faultline maintain env                     what an issue says of a machine"""
-Runs = Annotated[list[File], Parameter(help="Folders of results/.")]
+PROOFS = """\
+Examples:
+  faultline prove trust --matrix             the matrix's oracle, on seeded faults
+  faultline prove bench                      what cells cost"""
 Sent = Annotated[list[File], Parameter(help="Folders of results/, or files that runs on GPUs made.")]
 
 
@@ -47,17 +50,25 @@ def readmes(run: RunName = "", /) -> int:
     return command.readmes(str(run))
 
 
-def record(runs: Sent, /) -> int:
-    """Record what runs did: errors, and outcomes on GPUs.
+def record(
+    runs: Sent,
+    /,
+    *,
+    durations: Annotated[bool, Parameter(help="Only record how long the cells of a whole run took.")] = False,
+) -> int:
+    """Record what runs did: errors, outcomes on GPUs, durations.
 
-    `diagnose` then knows the errors. A run on GPUs can also be the file that somebody sent.
+    `diagnose` then knows the errors. A run on GPUs can also be the file that somebody sent. Durations balance shards,
+    and say beforehand how long a run takes.
 
     Examples:
       faultline maintain record results/latest
       faultline maintain record gpu-results.zip
     """
-    from faultline.maintain import record
+    from faultline.maintain import command, record
 
+    if durations:
+        return max(command.durations(str(run)) for run in runs)
     return record.run([*map(str, runs)])
 
 
@@ -74,36 +85,11 @@ def score() -> int:
     return score.run()
 
 
-def durations(run: RunName = "", /) -> int:
-    """Record how long the cells of a run took.
-
-    It balances shards, and says beforehand how long a run takes.
-
-    Examples:
-      faultline maintain durations
-    """
-    from faultline.maintain import command
-
-    return command.durations(str(run))
-
-
-def merge(runs: Runs, /) -> int:
-    """Put the shards of a run together.
-
-    It also reports what is missing.
-
-    Examples:
-      faultline maintain merge shard-1 shard-2
-    """
-    from faultline.matrix import command
-
-    return command.merge([*map(str, runs)])
-
-
 def export_all(
     *,
     axes: Axes = WHOLE,
     workers: Workers = 1,
+    reports: Annotated[bool, Parameter(help="Write the upstream report of each failure of today.")] = False,
 ) -> int:
     """Export cells that fail, and run each file by itself.
 
@@ -112,51 +98,34 @@ def export_all(
     Examples:
       faultline maintain export-all --failure zero3_dummy_loss
     """
+    if reports:
+        from faultline.maintain import reports as upstream
+
+        return upstream.run(axes.failure)
     from faultline.export import prove
 
     return prove.run_all(axes.selection(), workers)
 
 
-def reports(
+def clean(
+    what: Annotated[Literal["stacks", "results"], Parameter(help="Environments of stacks, or runs.")],
+    /,
     *,
-    failure: Annotated[
-        Names, Parameter(help="Failures, such as 'zero*' (default: all).", completer=several(completion.failures))
-    ] = "",
+    keep: Annotated[int, Parameter(help="How many runs stay (default: 20).")] = 20,
 ) -> int:
-    """Write the upstream report of each failure of today.
+    """Remove unused environments, or old results.
 
-    Each report's file is run once.
-
-    Examples:
-      faultline maintain reports --failure zero3_dummy_loss
-    """
-    from faultline.maintain import reports
-
-    return reports.run(failure)
-
-
-def clean_stacks() -> int:
-    """Remove the environments of stacks that no run uses.
+    No environment that a run uses is removed, and the results of the newest runs stay.
 
     Examples:
-      faultline maintain clean-stacks
-    """
-    from faultline.maintain import machine
-
-    return machine.clean_stacks()
-
-
-def clean_results(*, keep: Annotated[int, Parameter(help="How many runs stay (default: 20).")] = 20) -> int:
-    """Remove the results of all runs but the newest.
-
-    Examples:
-      faultline maintain clean-results --keep 5
+      faultline maintain clean stacks
+      faultline maintain clean results --keep 5
     """
     if keep < 1:
         raise UsageError(f"--keep must be at least 1, not {keep}")
     from faultline.maintain import machine
 
-    return machine.clean_results(keep)
+    return machine.clean_stacks() if what == "stacks" else machine.clean_results(keep)
 
 
 def env(*, json: Json = False) -> int:

@@ -5,7 +5,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
+from faultline.cli import completion
+from faultline.cli.completion import one
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, File, Fresh, Python, Stack, at_most_one
 
 
 def run(
@@ -64,19 +66,35 @@ def list_(
 
 
 def show(
-    failure: Failure,
+    name: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="NAME", help="A failure or a word; none lists the words.", completer=one(completion.explained)
+        ),
+    ] = (),
     /,
     *,
-    signatures: Annotated[bool, Parameter(help="Also print the patterns of its errors.")] = False,
+    signatures: Annotated[bool, Parameter(help="Also print the patterns of a failure's errors.")] = False,
 ) -> int:
-    """Show a failure: its cause, what helps, and its records.
+    """Show a failure, or what a word of the output means.
+
+    Of a failure: its cause, what helps, and its records. Words are terms, outcomes, verdicts, signatures of errors,
+    strategies and checkpointing modes.
 
     Examples:
       faultline show zero3_dummy_loss
+      faultline show conditional
     """
-    from faultline.matrix import command
+    from faultline.catalogue.loading import failures
 
-    return command.show(failure, signatures)
+    text = " ".join(name)
+    if text in failures():
+        from faultline.matrix import command
+
+        return command.show(text, signatures)
+    from faultline.explain import command as explanation
+
+    return explanation.run(text)
 
 
 def report(

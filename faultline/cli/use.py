@@ -133,26 +133,6 @@ def audit(
     return command.run(command.AuditRequest([*map(str, files)], env, str(python), all, failure, form))
 
 
-def explain(
-    words: Annotated[
-        tuple[str, ...],
-        Parameter(metavar="WORD", help="A word; none lists them all.", completer=one(completion.words)),
-    ] = (),
-    /,
-) -> int:
-    """Say what a word of the output means.
-
-    Terms, outcomes, verdicts, signatures of errors, strategies, checkpointing modes and failures.
-
-    Examples:
-      faultline explain conditional
-      faultline explain no-grad-fn
-    """
-    from faultline.explain import command
-
-    return command.run(words)
-
-
 def export(
     cell: Annotated[str, Parameter(help="A whole cell id.", completer=one(completion.cells))],
     /,

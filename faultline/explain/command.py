@@ -8,8 +8,9 @@ from rich.text import Text
 
 from faultline.base.console import write_beside, write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, unknown
-from faultline.base.text import count, here, small_letters
-from faultline.explain.vocabulary import FAILURES, Word, vocabulary
+from faultline.base.text import here, similar_names, small_letters
+from faultline.catalogue.loading import failure_named, failures
+from faultline.explain.vocabulary import Word, vocabulary
 
 WIDEST = 16  # characters of a name that a text stands beside; longer ones stand above it
 
@@ -40,28 +41,34 @@ def show_all(console: Console, words: Mapping[str, Iterable[Word]]) -> None:
             kinds.setdefault(word.kind, []).append(name)
     for kind, names in kinds.items():
         write_line(console, kind, "bold")
-        named = f"{count(len(names), 'name')}: `{here('faultline list')}` has them"
-        write_beside(console, "", named if kind == FAILURES else ", ".join(names), 0)
+        write_beside(console, "", ", ".join(names), 0)
     write_line(console)
-    write_line(console, f"One of them: {here('faultline explain WORD')}")
+    write_line(console, f"One of them: {here('faultline show WORD')}")
 
 
-def run(words: Sequence[str]) -> int:
-    """Print what a word means, or without one which words there are; raises UsageError for an unknown one."""
+def run(text: str) -> int:
+    """Print what a word means, or without one which words there are; raises UsageError for what is neither a word nor a
+    failure, with the nearest of either."""
     known = vocabulary()
-    if words:
-        show_word(Console(), known[meant(" ".join(words), known)])
-    else:
+    if not text:
         show_all(Console(), known)
+        return EXIT_AS_EXPECTED
+    begins = any(name.startswith(text) for name in failures())
+    word = meant(text, known) if text in known or not begins else ""
+    if not word and (begins or similar_names(text, [*failures()])):
+        failure_named(text)
+    if not word:
+        raise unknown("failure or word", text, [*known])
+    show_word(Console(), known[word])
     return EXIT_AS_EXPECTED
 
 
 def meant(text: str, known: Collection[str]) -> str:
     """The word that a text is, however it is written, also behind its outcome, as results have it: ``raises
-    (no-grad-fn)``."""
+    (no-grad-fn)``; empty for none."""
     behind = re.fullmatch(r"\w+(?::| \(| )([\w-]+)\)?", text)
     for name in (text, behind[1] if behind else text):
         alike = [word for word in known if small_letters(word) == small_letters(name)]
         if alike:
             return name if name in alike else alike[0]
-    raise unknown("word", text, [*known])
+    return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from faultline import strategies
 from faultline.base.paths import ROOT
 from faultline.base.text import cut, one_line
-from faultline.catalogue import Failure, stories
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.stories import plain
 from faultline.cells import expected
@@ -32,7 +32,7 @@ KINDS = {
 }
 TERMS = "Terms"  # the headings of the glossary
 MEANING = ("meaning", "when")
-STRATEGIES, SIGNATURES, FAILURES = "Strategies", KINDS["signature"], "Failures"
+STRATEGIES, SIGNATURES = "Strategies", KINDS["signature"]
 LONGEST = 300  # characters of an error
 
 
@@ -80,7 +80,7 @@ def _rows(block: str) -> Iterator[Word]:
 def vocabulary() -> dict[str, list[Word]]:
     """Every word by its name; one that is of several kinds has an entry for each."""
     known: dict[str, list[Word]] = {}
-    for word in (*words(), *_strategies(), *_signatures(), *map(_failure, failures().values())):
+    for word in (*words(), *_strategies(), *_signatures()):
         same = known.setdefault(word.name, [])
         before = next((each for each in same if each.kind == word.kind), None)
         if before:  # a later page has more of it, and the earlier one its example
@@ -127,8 +127,3 @@ def _signatures() -> Iterator[Word]:
         facts += [("also seen in", ", ".join(others))] if others else []
         text = cut(texts.get(name, "an error that no recorded run ended with"), LONGEST) if named else ""
         yield Word(name, SIGNATURES, text, tuple(facts), f"faultline show {next(iter(of or among.values())).name}")
-
-
-def _failure(failure: Failure) -> Word:
-    cause = stories.plain(stories.sections(failure).get("Cause", ""))
-    return Word(failure.name, FAILURES, failure.title, (("cause", cause),), f"faultline show {failure.name}")

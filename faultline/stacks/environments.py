@@ -255,7 +255,7 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
     reason = in_a_line(done.stderr.split("\nhint:")[0])[:500] or f"uv ended with exit code {done.returncode}"
     if FULL.search(done.stderr):
         raise UsageError(
-            f"the disk is full: {reason}; `faultline maintain clean-stacks` removes environments that no run uses"
+            f"the disk is full: {reason}; `faultline maintain clean stacks` removes environments that no run uses"
         )
     if unreachable(done.stderr):
         raise UsageError(f"the package index, or a repository, can't be reached: {reason}")

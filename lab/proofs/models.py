@@ -1,4 +1,4 @@
-"""`maintain models`: `check` for the tiny form of many model types of transformers, with and without an adapter."""
+"""`prove models`: `check` for the tiny form of many model types of transformers, with and without an adapter."""
 
 import functools
 import json

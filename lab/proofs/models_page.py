@@ -1,4 +1,4 @@
-"""What `maintain models` measured: its record in observations/, and docs/models.md, which is made from that."""
+"""What `prove models` measured: its record in observations/, and docs/models.md, which is made from that."""
 
 from __future__ import annotations
 

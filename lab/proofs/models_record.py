@@ -1,4 +1,4 @@
-"""The record of what `maintain models` measured, in observations/."""
+"""The record of what `prove models` measured, in observations/."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

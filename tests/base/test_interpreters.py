@@ -22,7 +22,7 @@ OTHERS = {
     "faultline/export/prove.py": "the exported file's Python, in a folder of its own",
     "faultline/runs/supervisor.py": "command",
     "faultline/stacks/environments.py": "uv",
-    "lab/screenshots.py": "command",
+    "website/screenshots.py": "command",
     "website/facts.py": "git",
 }
 PLANTED = sorted(

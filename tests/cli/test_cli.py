@@ -23,7 +23,8 @@ from faultline.runs.storage import RunFolder
 from tests.support.judged import judged
 from tests.support.program import python
 
-FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain durations", "maintain merge")
+DURATIONS = ["record", "--durations"]
+FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain record --durations")
 FAILURES = loading.failures()
 SHOWN = "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu"
 DDP = "zero3_dummy_loss/broken/ddp/off/fp32/w2"
@@ -69,7 +70,7 @@ def refused(asked, results_elsewhere):
         (["run", "--device", "cpu,cuda"], "did you mean cpu"),
         (["run", "--workers", "many"], "--workers"),
         (["run", "--resume=maybe"], "--resume"),
-        (["maintain", "chaos", "--cells", "-1"], "--cells"),
+        (["prove", "chaos", "--cells", "-1"], "--cells"),
         (["list", "--world", "2,x"], "--world takes numbers, not '2,x'"),
         (["run", "--workers", "0"], "--workers must be at least 1, not 0"),
         (["run", "--shard", "5/4"], "--shard takes I/N with 1 <= I <= N, for instance 1/4, not '5/4'"),
@@ -88,7 +89,6 @@ def refused(asked, results_elsewhere):
         (["help"], "unknown command 'help'; did you mean --help?"),
         (["--hepl"], "unknown option '--hepl'; did you mean --help?"),
         (["list", "--json"], "unknown option '--json', and none is like it"),
-        (["show", "zero3*"], "did you mean zero3_accumulation_outside_forward or "),
         (["run", "--cell", f"{DDP}/cup"], "did you mean cpu?"),
         (["audit", "--python", "/bin/ls"], "/bin/ls is not a Python interpreter"),
         (["xyz"], "unknown command 'xyz': one of diagnose, check, "),
@@ -100,9 +100,9 @@ def refused(asked, results_elsewhere):
         (["check", "-"], "- does not exist"),
         (["check", "~nobody/m.py:build"], "~nobody/m.py does not exist"),
         (["diagnose", "/dev/zero"], "/dev/zero can't be read: it is a device"),
-        (["maintain", "is-safe-change", "/dev/zero"], "/dev/zero can't be read: /dev/zero is not a file"),
+        (["maintain", "replay", "--change", "/dev/zero"], "/dev/zero can't be read: /dev/zero is not a file"),
         *((["explore", "--minutes", each], "--minutes must be a number above 0") for each in ("0", "nan", "inf")),
-        (["show"], ": show needs FAILURE (see faultline show --help)"),
+        (["export"], ": export needs CELL (see faultline export --help)"),
         (["bisect"], ": bisect needs --package (see"),
         (["run", "--shard"], ": run needs --shard with a value (see"),
         (["bisect", "--package", "trl", "--others", "none"], '"dated", "fixed"'),
@@ -176,7 +176,7 @@ CHAOS = "run is a chaos run: its ranks were killed on purpose"
     [
         (["bless"], {}, "can't bless a run that was interrupted"),
         (["bless", "--failure", "zero3_dumy_loss"], {"finished": True}, "did you mean zero3_dummy_loss"),
-        *(([verb], {"finished": True, "kind": "chaos"}, CHAOS) for verb in ("bless", "readmes", "durations", "merge")),
+        *((words, {"finished": True, "kind": "chaos"}, CHAOS) for words in (["bless"], ["readmes"], DURATIONS)),
     ],
 )
 def test_nothing_is_learned_from_a_run_that_is_none(refused, interrupted, words, about, why):
@@ -239,7 +239,7 @@ def test_torch_itself_says_that_there_is_no_gpu(refused, monkeypatch):
     assert "torch sees no GPU here" in refused("run", "--device", "cuda")
 
 
-@pytest.mark.parametrize("words", ["run --device cuda", f"run --cell {DDP}/cuda", "maintain repeat --device cuda"])
+@pytest.mark.parametrize("words", ["run --device cuda", f"run --cell {DDP}/cuda", "prove repeat --device cuda"])
 def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, words):
     def without_gpu(command, **_):
         assert "torch.cuda.is_available()" in command[-1]

@@ -1,4 +1,4 @@
-"""`maintain models`: what a run of many model types records, and the page that is made from it."""
+"""`prove models`: what a run of many model types records, and the page that is made from it."""
 
 import subprocess
 import sys
@@ -159,7 +159,7 @@ def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_ad
 def test_the_committed_page_says_what_the_record_says():
     """Breaks when the page is an older record's, a line of it has no file, or a file shows what is gone."""
     page = models_page.PAGE.read_text(encoding="utf-8")
-    assert models_page.page(models_record.read()) in page, "faultline maintain models"
+    assert models_page.page(models_record.read()) in page, "faultline prove models"
     assert {each.model for each in models_record.read()} <= {*models.architectures()}
     examples = models_page.first_of_each(models_record.of_today()).values()
     assert {models_page.script(*pair) for pair in examples if pair[1].new} == {*models_page.SCRIPTS.glob("*.py")}
@@ -178,6 +178,6 @@ def test_a_file_shows_its_difference_alone(name, tmp_path):
 def test_a_model_type_is_run_for_real(files, asked):
     """Breaks when the tiny form of a config, or its batch, no longer trains."""
     models_page.PAGE.write_text("# Models\n\n<!-- measured: begin -->\n\n<!-- measured: end -->\n")
-    code, out, _ = asked("maintain", "models", "qwen2", "--strategy", "ddp", "--checkpointing", "off")
+    code, out, _ = asked("prove", "models", "qwen2", "--strategy", "ddp", "--checkpointing", "off")
     assert code == 0 and "2 models trained in 2 cells, 0 refused; 0 with a difference" in out
     assert [each.outcomes for each in models_record.read()] == [{"ddp/off": "trains"}] * 2

@@ -45,7 +45,7 @@ def test_a_workflow_calls_what_there_is_and_takes_no_more_than_it_needs(file):
             assert not unknown(command), f"{file.name}: {command}"
         elif command.startswith(".venv/bin/python -m faultline "):
             words = shlex.split(command)[3:]
-            verb = " ".join(words[: 2 if words[0] == "maintain" else 1])
+            verb = " ".join(words[: 2 if words[0] in ("fleet", "maintain", "prove") else 1])
             assert verb in app.commands(), f"{file.name}: there is no {verb}"
         else:
             known = (".venv/bin/python -m playwright ", "gh issue ", "cat results/is-safe-*/summary.md > ", "grep -q ")
@@ -116,11 +116,11 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     here = re.sub(r"^trl==.*$", "trl==0.0.1", (ROOT / "requirements.txt").read_text(), flags=re.M)
     old = pins("old.txt", here)
     monkeypatch.setattr(is_safe, "run", lambda request: calls.append(request) or 3)
-    assert app.main(["maintain", "is-safe-change", str(old)]) == 3
+    assert app.main(["maintain", "replay", "--change", str(old)]) == 3
     (pinned,) = re.findall(r"^trl==.*$", (ROOT / "requirements.txt").read_text(), re.M)
     assert [(each.candidate, each.base) for each in calls] == [(pinned, "trl==0.0.1")]
     assert not list(tmp_path.glob("results/*")), "is-safe writes the summary itself"
-    assert app.main(["maintain", "is-safe-change", str(ROOT / "requirements.txt")]) == 0 and len(calls) == 1
+    assert app.main(["maintain", "replay", "--change", str(ROOT / "requirements.txt")]) == 0 and len(calls) == 1
     (summary,) = tmp_path.glob("results/is-safe-*/summary.md")
     assert summary.read_text() == "## Nothing to compare: no pin of the stack changes\n"
     verdict = json.loads((summary.parent / "verdict.json").read_text())

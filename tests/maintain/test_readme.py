@@ -25,10 +25,10 @@ from faultline.cli import app
 from faultline.maintain import overview
 from faultline.observations import store, verdicts
 from faultline.runs.results import RankError
-from lab import screenshots
 from tests.maintain.test_automation import unknown
 from tests.support import entries
 from tests.support.program import python
+from website import screenshots
 
 ROOT = paths.ROOT
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,11 +70,11 @@ def commands(text):
 
 
 def verb(words):
-    return words[:2] if words[0] == "maintain" else words[:1]
+    return words[: 2 if words[0] in ("fleet", "maintain", "prove") else 1]
 
 
 EVERY = {words for file in MARKDOWN for words in commands(file.read_text(encoding="utf-8"))}
-COMMANDS = EVERY - {("maintain",)}
+COMMANDS = EVERY - {("maintain",), ("prove",), ("fleet",)}
 
 
 def test_the_readme_takes_two_minutes_and_every_page_is_in_the_index():
@@ -161,7 +161,7 @@ def test_commands_that_are_shown_exist_with_their_options(asked, monkeypatch):
     """Breaks when a page shows a command or an option that there isn't, or no page shows a command."""
     monkeypatch.setattr(app.app(), "console", Console(width=300))
     verbs = "diagnose check audit export is-safe bisect reproduce timeline run explore list show report maintain"
-    assert {*verbs.split(), "explain", "completion"} == {words[0] for words in COMMANDS}
+    assert {*verbs.split(), "prove", "completion", "fleet"} == {words[0] for words in COMMANDS}
     wrong, known = [], {}
     for name in {verb(words) for words in COMMANDS}:
         code, help_text, _ = asked(*name, "--help")

@@ -70,7 +70,7 @@ def test_the_base_install_is_small_and_answers_from_another_folder(base, tmp_pat
     assert piped["failure"] == "zero_double_reduction"
     assert "custom_loss_ignores_num_items" in base("list", cwd=tmp_path).stdout
     assert "verified" in base("show", "zero_double_reduction", cwd=tmp_path).stdout
-    assert "It trains in some of these cells" in base("explain", "conditional", cwd=tmp_path).stdout
+    assert "It trains in some of these cells" in base("show", "conditional", cwd=tmp_path).stdout
     (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
     audited = base("audit", "requirements.txt", cwd=tmp_path)
     assert audited.returncode in (0, 1) and not audited.stderr, "audit can't read a project"

@@ -92,7 +92,7 @@ def test_what_is_missing_is_counted_and_named(folder, asked, tmp_path):
     several = f"6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more"
     for have, words in ((3, several), (8, "x")):
         runs = [folder(ids, whole, have=ids[:have]), folder(whole[8:], whole, have=[])]
-        code, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
+        code, out, _ = asked("fleet", "merge", *(str(run.path) for run in runs))
         assert code == EXIT_UNEXPECTED
         assert out.splitlines()[-1].endswith(words) and out.splitlines()[-1].startswith("missing: ")
         merged = storage.latest_run(tmp_path / "results")

@@ -198,7 +198,7 @@ def test_environments_can_be_removed_that_nobody_makes_or_uses(cache, monkeypatc
     assert not environments.used(folder)
     environments.make(LOCK)
     (environments.cache() / "killed").mkdir()
-    assert app.main(["maintain", "clean-stacks"]) == 0
+    assert app.main(["maintain", "clean", "stacks"]) == 0
     removed = f"1 environment removed from {environments.cache()}; kept, as they are in use: {folder.name}\n"
     assert removed in capsys.readouterr().out and (folder / environments.READY).exists()
     environments._marks.pop(folder).close()
