@@ -258,8 +258,8 @@ def commands() -> list[str]:
     """The name of every command, as it is typed."""
     daily = [word(function) for functions in COMMANDS.values() for function in functions]
     daily += [f"fleet {word(function)}" for function in FLEET]
-    kept = [f"maintain {word(function)}" for function in MAINTAIN] + [f"prove {word(function)}" for function in PROVE]
-    return daily if INSTALLED else daily + kept
+    beside = [f"maintain {word(function)}" for function in MAINTAIN] + [f"prove {word(function)}" for function in PROVE]
+    return daily if INSTALLED else daily + beside
 
 
 def word(function: Command) -> str:

@@ -123,7 +123,7 @@ def test_the_line_of_a_requirement_is_told(tmp_path):
     file.write_text(REQUIREMENTS)
     sources = read_project([str(file)]).sources
     for package, line in (("torch", 3), ("trl", 5), ("accelerate", 7)):
-        assert sources[package][0].where == f"{file}:{line}"
+        assert sources[package][0].without_text == f"{file}:{line}"
 
 
 def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):

@@ -160,7 +160,7 @@ def test_a_command_over_lines_has_the_line_of_each_flag(tmp_path):
     assert known.left["strategy"] == {"zero3", "zero3-small"}, "the command says which of two configs it takes"
     assert [place.without_text for place in known.sources["checkpointing"]] == ["train.sh:8"]
     assert known.left["checkpointing"] == {"reentrant", "non-reentrant"}, "$@ may name the mode"
-    assert known.sources["own max_grad_norm"][0].where == "train.sh:9"
+    assert known.sources["own max_grad_norm"][0].without_text == "train.sh:9"
 
 
 def test_several_commands_are_alternatives(tmp_path):
