@@ -112,7 +112,7 @@ def moved(text: str, new: Mapping[str, str]) -> str:
 
 def asked(text: str, workers: int) -> tuple[str, str]:
     """is-safe's verdict on the new versions, and the path of its page; an interrupted one is gone on with."""
-    request = is_safe.Request(text, Selection(), workers=workers, resume=True)
+    request = is_safe.UpgradeRequest(text, Selection(), workers=workers, resume=True)
     try:
         code = is_safe.run(request)
     except UsageError:  # there is nothing to go on with; any other mistake comes again

@@ -206,7 +206,7 @@ def is_safe(
     from faultline.releases import is_safe
 
     workers, engine = crew.workers or 0, crew.engine()
-    request = is_safe.Request(
+    request = is_safe.UpgradeRequest(
         *(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast, engine, known)
     )
     return is_safe.run(request)
@@ -243,7 +243,9 @@ def bisect(
     direction: bisect.Direction = "introduced" if introduced else "fixed" if fixed else ""
     cells, workers, engine = axes.selection(), crew.workers or 0, crew.engine()
     return bisect.run(
-        bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh, engine)
+        bisect.BisectRequest(
+            package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh, engine
+        )
     )
 
 
@@ -255,7 +257,7 @@ def reproduce(failure: Failure, /, *, device: Device = "cpu") -> int:
     """
     from faultline.releases import reproduce
 
-    return reproduce.run(reproduce.Request(failure, device or "cpu"))
+    return reproduce.run(reproduce.ReproduceRequest(failure, device or "cpu"))
 
 
 def timeline(
@@ -276,4 +278,4 @@ def timeline(
     from faultline.releases import timeline
 
     workers, engine = crew.workers or 0, crew.engine()
-    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write, fresh, engine))
+    return timeline.run(timeline.TimelineRequest(axes.selection(), since, until, workers, resume, write, fresh, engine))

@@ -27,7 +27,7 @@ VERDICTS = ("verified", "refuted", "conditional", "untested")
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
     pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
-    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly, MONTHS), (CI, on_gpus.table, GPUS)]
+    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly_table, MONTHS), (CI, on_gpus.table, GPUS)]
     return "\n".join([put(*page) for page in pages])
 
 

@@ -1,15 +1,60 @@
-"""How new runs change the observations."""
+"""How new runs change the observations, and the timeline in them: what the same cells did on the stack of each month."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
-
-from faultline.base.packages import TODAY, stack_name
-from faultline.catalogue.loading import failures
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+import msgspec
+from faultline.base.packages import TODAY
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import measured
-from faultline.observations.store import OTHER, Divergence, Error, Observations, Row, Stack, digest
-from faultline.observations.timeline import UNINSTALLABLE, Timeline
+from faultline.observations import store
+from faultline.observations.store import Stack
+from collections.abc import Iterable
+from dataclasses import replace
+from types import MappingProxyType
+from faultline.base.packages import stack_name
+from faultline.catalogue.loading import failures
+from faultline.observations.store import OTHER
+from faultline.observations.store import Divergence
+from faultline.observations.store import Error
+from faultline.observations.store import Observations
+from faultline.observations.store import Row
+from faultline.observations.store import digest
+
+
+UNINSTALLABLE = Did("uninstallable")
+"""Instead of an outcome, where nothing could be run on a stack."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each cell did on each month's stack, in the order of the stacks."""
+
+    stacks: Sequence[Stack]
+    cells: Mapping[Cell, Sequence[Did]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One variant of a failure: for each stack, how many of its cells had which outcome."""
+
+    failure: str
+    variant: str
+    points: Sequence[Counter[str]]
+
+
+def committed() -> Timeline:
+    """The timeline of the recorded observations."""
+    cells = {
+        cell: [row.did if row else UNINSTALLABLE for row in rows]
+        for failure in store.failure_names()
+        for cell, rows in measured.monthly(failure).items()
+    }
+    return Timeline(measured.months(), cells)
+
 
 NONE: Mapping[str, Divergence] = MappingProxyType({})
 QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error

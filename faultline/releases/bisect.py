@@ -13,7 +13,7 @@ from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
-from faultline.releases import bisect_record, bisect_view
+from faultline.releases import bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign
@@ -28,7 +28,7 @@ SEVERAL = 6  # cells that one question may be about
 
 
 @dataclass(frozen=True)
-class Request:
+class BisectRequest:
     """A change to look for among the releases of a package, from the `oldest` to the `newest`.
 
     Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
@@ -49,13 +49,13 @@ class Request:
     engine: Engine = LOCAL
 
 
-def run(request: Request) -> int:
+def run(request: BisectRequest) -> int:
     """Bisect, print the answer, and write bisect.json; the exit code says how it went."""
     package = requests.requirement(request.package)
     known = {*NEEDED, *pins("\n".join(requests.installed()))}
     if package not in known:
         raise unknown("package", request.package, sorted(known))
-    cells = chosen(request.selection, request.engine)
+    cells = cells_asked(request.selection, request.engine)
     failure = failures()[cells[0].failure]
     introduced = request.direction == "introduced"
     question = Question(failure, cells, package, introduced, request.others == "dated", bad(request.bad))
@@ -72,14 +72,14 @@ def run(request: Request) -> int:
     if not request.direction and boundary.after is None and boundary.before is not None:
         bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
         boundary = bisection.search()
-    culprits = bisection.blame(boundary) if request.blame and boundary.both else None
-    record = bisect_record.record(bisection, boundary, culprits)
+    culprits = bisection.blame(boundary) if request.blame and boundary.complete else None
+    record = bisect_view.record(bisection, boundary, culprits)
     (campaign.folder.path / "bisect.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     campaign.folder.describe(finished=True)
     for line in bisect_view.lines(record):
         print(line)
     print(f"results: {campaign.folder.shown}/bisect.json")
-    return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.both else EXIT_UNEXPECTED
+    return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.complete else EXIT_UNEXPECTED
 
 
 def most_runs(releases: int) -> int:
@@ -87,7 +87,7 @@ def most_runs(releases: int) -> int:
     return 1 + releases.bit_length() + 2 * (AGREE - 1)
 
 
-def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
+def begun(request: BisectRequest, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh, request.engine)
@@ -120,7 +120,7 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
         raise unknown(f"release of {package}", version, [each.version for each in reversed(releases)]) from None
 
 
-def chosen(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
+def cells_asked(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
     if selection.cells:
         cells = devices.runnable(selection, engine)

@@ -24,14 +24,14 @@ from faultline.stacks import requests
 
 
 @dataclass(frozen=True)
-class Request:
+class ReproduceRequest:
     """A failure to show as it was reported, on a device."""
 
     failure: str
     device: str = "cpu"
 
 
-def run(request: Request) -> int:
+def run(request: ReproduceRequest) -> int:
     """Run the cell as reported on its stacks; exit code 0 if the failure shows on the old one and not on the first
     good one, if it names one; 1 if not. 3 says that one of these can't be had here, or proves neither.
     """

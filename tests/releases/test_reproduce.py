@@ -110,4 +110,4 @@ def test_the_exit_code_says_whether_it_was_shown(monkeypatch, old, good, code):
     monkeypatch.setattr(campaigns, "begin", lambda *_, **__: SimpleNamespace(folder=SimpleNamespace(shown="results/x")))
     monkeypatch.setattr(campaigns, "announce", lambda *_: None)
     monkeypatch.setattr(campaigns, "measure", measure)
-    assert reproduce.run(reproduce.Request(failure.name)) == code
+    assert reproduce.run(reproduce.ReproduceRequest(failure.name)) == code

@@ -11,7 +11,7 @@ from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases.reach import Reach
+from faultline.releases.coverage import Reach
 from faultline.runs import executed
 
 TENTH, THIRD = 10, 3  # of so many cells, one is a sample
@@ -34,12 +34,12 @@ class How:
 USUAL = How()
 
 
-def named(selection: Selection) -> bool:
+def names_cells(selection: Selection) -> bool:
     """Whether cells are asked for one by one."""
     return bool(selection.variant or selection.cells)
 
 
-def default(cells: Sequence[Cell]) -> list[Cell]:
+def usual_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Of the cells of a matrix those in a trainer, and of the others the broken variants, which have no remedy."""
     variants = ((cell, _variant(cell)) for cell in cells)
     return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
@@ -62,7 +62,7 @@ def one_of_each(cells: Sequence[Cell]) -> list[Cell]:
     return first
 
 
-def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
+def cells_to_run(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     """Those of the cells that run, in their order."""
     if how.runs == "every" or (how.runs == "affected" and not covers.touched):
         return cells
@@ -79,7 +79,7 @@ def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
 def at_most(cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     """The cells that run if each of them executes what changed, as nothing is known of that yet."""
     covers = Reach(alike=frozenset(cells) - executed.plainest(cells))
-    return some(covers, cells, how)
+    return cells_to_run(covers, cells, how)
 
 
 def _sample(cells: Sequence[Cell], of: Collection[Cell], every: int) -> set[Cell]:
@@ -133,5 +133,5 @@ def _affected(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell]) -> st
     return f"{count(affected, 'cell')} execute what changed{of_each}, and {others}"
 
 
-def early(left: int) -> list[str]:
+def early_end(left: int) -> list[str]:
     return [f"--fail-fast: {count(left, 'cell')} did not run"] if left else []
