@@ -21,7 +21,7 @@ class Download:
 
 def of(failure: Failure) -> Iterator[Download]:
     """A failure's files; the report only if `faultline maintain reports` wrote it."""
-    if cell := reports.shown(failure):
+    if cell := reports.cell_to_report(failure):
         text = f"one file that shows it without Faultline ({cell.name})"
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))
     if report(failure).exists():

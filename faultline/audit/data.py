@@ -8,7 +8,7 @@ from faultline.audit.evidence import Observed
 from faultline.audit.project import Project
 from faultline.audit.wording import to_say
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS
-from faultline.cells.words import ordered
+from faultline.cells.words import in_order
 from faultline.observations import remedies
 
 Measured = Mapping[str, Sequence[Observed]]
@@ -22,7 +22,7 @@ def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -
     return {
         "read": list(project.read),
         "known": {
-            name: {"values": ordered(values, axes.get(name, ())), "from": sources[name]}
+            name: {"values": in_order(values, axes.get(name, ())), "from": sources[name]}
             for name, values in project.left.items()
         },
         "versions": {name: {"range": each.text, "from": sources[name]} for name, each in project.versions.items()},

@@ -16,7 +16,7 @@ from faultline.base.console import write_line
 from faultline.base.packages import STACK
 from faultline.base.text import count, here, listing, one_line
 from faultline.catalogue.loading import failures, needs
-from faultline.report import remedies as listed
+from faultline.report import claims
 
 NOT_TODAY = "not on today's releases; "
 STACKS = 5  # of stacks/ that a line names
@@ -121,7 +121,7 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
     _row(console, "measured", _measured(evidence))
     for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
-    for verdict, text, did in listed.apart(evidence.remedies, evidence.whose):
+    for verdict, text, did in claims.rows_with_checks(evidence.remedies, evidence.whose):
         if (verdict, text) not in printed:
             _row(console, verdict, f"{text}  [{did}]")
         printed.add((verdict, text))

@@ -12,7 +12,7 @@ from faultline.audit.undecided import Open, deciding, key, label
 from faultline.base.text import listing, one_line
 from faultline.catalogue.loading import failures, needs
 from faultline.cells.cell import CHECKPOINTING
-from faultline.cells.words import grouped, ordered
+from faultline.cells.words import group_strategies, in_order
 from faultline.projects.documents import Place
 
 UNMEASURED = "none that was measured"
@@ -29,10 +29,10 @@ def value(project: Project, name: str) -> str:
     if values is None or values == {"yes", "no"}:
         return UNKNOWN
     if name == "strategy":
-        return grouped(values, strategies.names()) or UNMEASURED
+        return group_strategies(values, strategies.names()) or UNMEASURED
     if name in needs() and len(values) == 1:
         return needs()[name].on if "yes" in values else needs()[name].off
-    shown = (NAMES.get(each, each) if name == "trainer" else each for each in ordered(values, CHECKPOINTING))
+    shown = (NAMES.get(each, each) if name == "trainer" else each for each in in_order(values, CHECKPOINTING))
     return " or ".join(shown) or UNMEASURED
 
 

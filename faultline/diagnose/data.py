@@ -8,7 +8,7 @@ from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import Event
 from faultline.diagnose.silent import Warned
-from faultline.observations import measured, remedies, several
+from faultline.observations import ambiguity, measured, remedies
 from faultline.observations.matching import Match
 
 NOT_NAMED = dict.fromkeys(("failure", "sure", "signature", "title", "mechanism", "fixed", "measured"), "")
@@ -66,8 +66,8 @@ def _possible(match: Match) -> Mapping[str, object]:
         "failure": match.failure.name,
         "signature": match.signature,
         "distinguished_by": match.distinguished_by,
-        "runs": several.runs(match),
-        "upgrade": [release for _, release, _ in several.upgrades(match)],
+        "runs": ambiguity.runs(match),
+        "upgrade": [release for _, release, _ in ambiguity.upgrades(match)],
     }
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from faultline.catalogue import REMEDIES
 from faultline.cells.cell import Cell
 from faultline.diagnose.diagnosis import Diagnosis
-from faultline.observations import matching, measured, nearest, remedies, several
+from faultline.observations import ambiguity, history, matching, measured, remedies
 from faultline.observations.matching import LIKELY, Hints, Match, Support
 from faultline.observations.remedies import Fate
-from faultline.observations.store import Row, Stack
+from faultline.observations.store import MeasuredStack, Row
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Details:
     fates: Sequence[Fate] = ()
     each: Sequence[tuple[str, Fate]] = ()
     happens: Sequence[str] = ()
-    near: tuple[Stack, Mapping[str, int]] | None = None
+    near: tuple[MeasuredStack, Mapping[str, int]] | None = None
     commands: Sequence[str] = ()
     export: Cell | None = None
     seen: Sequence[tuple[Cell, Row]] = ()
@@ -41,20 +41,22 @@ def details(diagnosis: Diagnosis) -> Details:
     match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
     if not match or not cause:
         names = {each.failure.name for each in diagnosis.several}
-        seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
-        fates = several.helps_all(diagnosis.several) if names else ()
+        seen = (
+            [run for run in measured.runs_with_error(cause.text) if run[0].failure in names] if cause and names else []
+        )
+        fates = ambiguity.helps_all(diagnosis.several) if names else ()
         return Details(fates=fates, seen=seen, each=_each(diagnosis.several, {fate.claim.text for fate in fates}))
     fates = remedies.fates(match.failure, match.signature, match.where, hints.versions)
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
-    near = nearest.nearest(match.failure, hints.versions)
+    near = history.nearest_stack(match.failure, hints.versions)
     return Details(
         reason=_why_likely(match, hints) if match.sure == LIKELY else "",
         fates=matching.worded(fates, match.mechanism),
         happens=matching.happens(match),
-        near=(near[0], nearest.then(near[1], match.where)) if near else None,
+        near=(near[0], history.count_outcomes(near[1], match.where)) if near else None,
         commands=matching.commands(match),
         export=None if date else cell,
-        seen=measured.seen(cause.text),
+        seen=measured.runs_with_error(cause.text),
     )
 
 
@@ -76,7 +78,7 @@ def _why_likely(match: Match, hints: Hints) -> str:
         return f"if {match.only_if}, which this log doesn't show"
     if match.later:
         return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
-    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
+    if history.disappeared(match.failure, match.signature, match.where, hints.versions):
         return "our runs ended with this error, but none with your versions or the nearest that were measured"
     if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"

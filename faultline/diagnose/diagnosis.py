@@ -11,7 +11,7 @@ from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.reader import Reader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, Warned, Warnings
-from faultline.observations import measured, several
+from faultline.observations import ambiguity, measured
 from faultline.observations.matching import SET, Hints, Match, fitting, sharing
 from faultline.observations.wording import searchable
 
@@ -58,7 +58,7 @@ class Diagnosis:
     @property
     def search(self) -> str:
         """The parts of the first cause that don't differ from run to run: what to search for elsewhere."""
-        return searchable(measured.beginning(several.without_prose(self.cause.headline))) if self.cause else ""
+        return searchable(measured.beginning(ambiguity.without_prose(self.cause.headline))) if self.cause else ""
 
 
 def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:
@@ -96,7 +96,7 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
        excludes some. The first that isn't excluded is the answer.
     3. Where it has no more than a mechanism that several failures share, or where all are excluded and nothing but
-       the error's words is there to decide between several, it is one of these: `several.possible`.
+       the error's words is there to decide between several, it is one of these: `ambiguity.possible`.
     4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
@@ -105,11 +105,11 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     for event, match in candidates:
         if match.sure:
             if others := sharing(match, (other for _, other in candidates)):
-                return Diagnosis(None, several.likeliest((match, *others), hints), alike, event, events, hints)
+                return Diagnosis(None, ambiguity.likeliest((match, *others), hints), alike, event, events, hints)
             return Diagnosis(match, (), alike, event, events, hints)
     for event in raised:
         excluded = (match for each, match in candidates if each is event)
-        if either := several.possible(event.text, excluded, hints):
+        if either := ambiguity.possible(event.text, excluded, hints):
             return Diagnosis(None, either, alike, event, events, hints)
     return Diagnosis(None, (), alike, cause, events, hints)
 

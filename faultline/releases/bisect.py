@@ -11,7 +11,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPEC
 from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.cell import Cell, default_world, listed
+from faultline.cells.cell import Cell, default_world, split_values
 from faultline.cells.selection import Selection
 from faultline.releases import bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
@@ -160,7 +160,7 @@ def narrowed(selection: Selection) -> Selection:
 
 def bad(text: str) -> list[str]:
     """The outcomes that count as the failure: ``raises``, or with a signature, ``raises:other``."""
-    words = list(listed(text))
+    words = list(split_values(text))
     outcomes = [str(outcome) for outcome in Outcome if outcome not in (Outcome.TRAINS, Outcome.INVALID)]
     for word in words:
         if word.partition(":")[0] not in outcomes:

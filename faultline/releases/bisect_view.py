@@ -1,4 +1,4 @@
-"""What a bisect found: the record that bisect.json keeps, and its lines for a terminal."""
+"""The record of a bisect, which bisect.json keeps, and its lines for a terminal."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class BoundarySide(Release):
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped(Release):
-    describe_run: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Trial:
 
     packages: Sequence[str]
     changes: bool | None
-    describe_run: str
+    why: str
 
 
 @dataclass(frozen=True)

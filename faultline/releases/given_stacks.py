@@ -85,7 +85,7 @@ def of_pins(name: str, asked: Iterable[Pin], below: Mapping[str, str], taken: st
         if pin.note:
             notes.append(f"{pin.source}: {pin.note}")
         else:
-            wanted[pin.package] = ranges.both(wanted.get(pin.package, Range()), pin.range)
+            wanted[pin.package] = ranges.intersect(wanted.get(pin.package, Range()), pin.range)
     if not wanted:
         raise UsageError(f"{name} names none of {listing(STACK)}, and nothing else is compared")
     words = []

@@ -15,7 +15,7 @@ from faultline.base.packages import STACK, TODAY
 from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
-from faultline.cells.words import grouped, ordered
+from faultline.cells.words import group_strategies, in_order
 from faultline.releases.changes import ChangeGroup, Comparison, Safety
 from faultline.releases.coverage import Reach
 
@@ -100,7 +100,7 @@ def reasons(answer: UpgradeAnswer) -> list[str]:
 
 def not_compared(comparison: Comparison) -> str:
     """The strategies under which no cell was judged, in few words."""
-    return grouped([name for name in strategies.names() if name not in comparison.strategies], ())
+    return group_strategies([name for name in strategies.names() if name not in comparison.strategies], ())
 
 
 def bumped(answer: UpgradeAnswer) -> list[str]:
@@ -111,17 +111,17 @@ def bumped(answer: UpgradeAnswer) -> list[str]:
 def places(group: ChangeGroup) -> list[tuple[str, str]]:
     """Where a group's cells are, axis by axis, in few words."""
     cells = [change.cell for change in group.changes]
-    names = ordered((cell.strategy for cell in cells), strategies.names())
-    modes = ordered((cell.checkpointing for cell in cells), CHECKPOINTING)
+    names = in_order((cell.strategy for cell in cells), strategies.names())
+    modes = in_order((cell.checkpointing for cell in cells), CHECKPOINTING)
     variants = {
         failure: {cell.variant for cell in cells if cell.failure == failure}
         for failure in sorted({cell.failure for cell in cells})
     }
-    precisions = ordered((cell.precision for cell in cells), PRECISIONS)
+    precisions = in_order((cell.precision for cell in cells), PRECISIONS)
     worlds = sorted({cell.world_size for cell in cells if cell.world_size != default_world(cell)})
     axes = [
         ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in variants.items())),
-        ("strategies", grouped(names, strategies.names())),
+        ("strategies", group_strategies(names, strategies.names())),
         ("checkpointing", "any" if len(modes) == len(CHECKPOINTING) else ", ".join(modes)),
         ("precision", "" if precisions == ["fp32"] else ", ".join(precisions)),
         ("world sizes", ", ".join(map(str, worlds)) and f"also {', '.join(map(str, worlds))}"),

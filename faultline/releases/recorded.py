@@ -10,7 +10,7 @@ from faultline.base.packages import STACK, untagged
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.observations import measured, store
-from faultline.observations.store import Stack
+from faultline.observations.store import MeasuredStack
 from faultline.releases import given_stacks, side_by_side
 from faultline.releases.changes import ChangeKind, Comparison, Safety
 from faultline.releases.is_safe_view import UpgradeAnswer, bumped
@@ -46,7 +46,7 @@ def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[
 
 
 def between(
-    before: Stack, after: Stack, cells: Iterable[Cell], baseline: str = "", candidate: str = ""
+    before: MeasuredStack, after: MeasuredStack, cells: Iterable[Cell], baseline: str = "", candidate: str = ""
 ) -> UpgradeAnswer:
     """The answer about two recorded stacks, from the cells that ran on both."""
     differing = given_stacks.differing(before.versions, after.versions)
@@ -74,7 +74,7 @@ def monthly_table() -> str:
     return "\n".join(headed(("from", "to", "what differs", "answer", "cells", "what changed"), rows))
 
 
-def _recorded(name: str, versions: Mapping[str, str]) -> Stack | None:
+def _recorded(name: str, versions: Mapping[str, str]) -> MeasuredStack | None:
     """The recorded stack of that name or month, or with these versions, by preference one that has a name."""
     for each in store.stacks().values():
         if name in (each.name, each.month) and not each.unusable:
@@ -84,13 +84,13 @@ def _recorded(name: str, versions: Mapping[str, str]) -> Stack | None:
     return max(alike, key=lambda each: each.named, default=None)
 
 
-def _ran(stack: Stack, cell: Cell) -> store.Row | None:
+def _ran(stack: MeasuredStack, cell: Cell) -> store.Row | None:
     """The newest run of a cell on a stack."""
     of_stack = [each for each in store.rows(cell.failure).get(cell, ()) if each.stack == stack.name]
     return of_stack[-1] if of_stack else None
 
 
-def _results(stack: Stack, cells: Iterable[Cell]) -> dict[Cell, Result]:
+def _results(stack: MeasuredStack, cells: Iterable[Cell]) -> dict[Cell, Result]:
     """What cells did on a stack, as far as they ran there."""
     results = {}
     for cell in cells:

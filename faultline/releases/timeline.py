@@ -20,7 +20,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.observations import recording, store
 from faultline.observations.recording import UNINSTALLABLE, Timeline
-from faultline.observations.store import Stack
+from faultline.observations.store import MeasuredStack
 from faultline.report.run import ABSENT, SYMBOLS
 from faultline.report.terminal import STYLES, columns, legend
 from faultline.runs import campaigns, devices
@@ -122,7 +122,7 @@ def gather(measured: Sequence[Measured], cells: Sequence[Cell]) -> Timeline:
     """The timeline of stacks in their order; a cell that a stack has no result of is `uninstallable` there."""
     outcomes = [each.outcomes for each in measured]
     return Timeline(
-        [Stack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
+        [MeasuredStack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
         {cell: [did.get(cell.id, UNINSTALLABLE) for did in outcomes] for cell in cells},
     )
 
@@ -146,7 +146,7 @@ def count_outcomes(timeline: Timeline) -> dict[tuple[str, str], list[Counter[str
     return by_variant
 
 
-def short_date(stack: Stack) -> str:
+def short_date(stack: MeasuredStack) -> str:
     """A month in a few characters: ``25-03``, or ``now``."""
     return "now" if stack.month == TODAY else stack.month[2:7]
 

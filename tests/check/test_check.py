@@ -29,7 +29,7 @@ from faultline.observations import matching
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
-from faultline.report import remedies
+from faultline.report import claims
 from faultline.runs import folders, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
@@ -450,7 +450,7 @@ def test_one_failure_is_told_once_whatever_its_forms():
     fates = {fate.key: fate for fate in groups[0].fates}
     helps = fates["non-reentrant"]
     assert helps.word == "verified" and helps.cells == helps.speak_for > 3, "non-reentrant helps against both"
-    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=remedies.ORDER.index)
+    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=claims.ORDER.index)
 
 
 READY = (score.NEAR_MISSES / "made-full-fine-tune-that-looks-for-unused-parameters.log").read_text()

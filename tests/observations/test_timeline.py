@@ -1,6 +1,5 @@
 """Timelines: what cells did over time, as data that can be read back, and as pictures of it."""
 
-from faultline.observations import recording
 import datetime
 import io
 import json
@@ -17,9 +16,8 @@ from faultline.base.paths import ROOT
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import recording
-from faultline.observations.store import Stack
-from faultline.observations.recording import UNINSTALLABLE
-from faultline.observations.recording import Timeline
+from faultline.observations.recording import UNINSTALLABLE, Timeline
+from faultline.observations.store import MeasuredStack
 from faultline.releases import timeline
 from faultline.runs import campaigns
 from tests.support.entries import entry
@@ -38,7 +36,7 @@ WRONG = {"raises", "crashes", "hangs", "diverges", "misplaced"}
 
 @st.composite
 def timelines(draw):
-    stack = st.builds(Stack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS)
+    stack = st.builds(MeasuredStack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS)
     stacks = draw(st.lists(stack, max_size=5))
     one = st.lists(OUTCOMES, min_size=len(stacks), max_size=len(stacks))
     return Timeline(stacks, {cell: draw(one) for cell in (CELL, OTHER)})
@@ -53,7 +51,9 @@ def test_months_are_their_first_days(first, last):
     assert set(days) == {day for day in between if day >= first}
 
 
-RECORDED = Timeline([Stack("a", {"trl": "1"}, "2026-01-01"), Stack("b", {"trl": "2"}, "today")], {CELL: [TRAINS] * 2})
+RECORDED = Timeline(
+    [MeasuredStack("a", {"trl": "1"}, "2026-01-01"), MeasuredStack("b", {"trl": "2"}, "today")], {CELL: [TRAINS] * 2}
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_cells_that_are_added_ran_on_the_recorded_stacks():
     """Breaks when a month has two stacks, of which one is shown for the cells of both."""
     same = Timeline(RECORDED.stacks, {OTHER: [TRAINS] * 2})
     timeline.check_stacks(RECORDED, same)
-    moved = Timeline([RECORDED.stacks[0], Stack("c", {"trl": "3"}, "today")], same.cells)
+    moved = Timeline([RECORDED.stacks[0], MeasuredStack("c", {"trl": "3"}, "today")], same.cells)
     with pytest.raises(UsageError, match="the stack of today has other versions now"):
         timeline.check_stacks(RECORDED, moved)
     timeline.check_stacks(RECORDED, Timeline(moved.stacks, {CELL: [TRAINS] * 2, OTHER: [TRAINS] * 2}))
@@ -121,7 +121,7 @@ def test_the_terminal_shows_what_does_not_train(outcomes, mark):
     """Breaks when a silent failure looks like an uneventful month."""
     out = io.StringIO()
     one, other = outcomes
-    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [one], OTHER: [other]})
+    answer = Timeline([MeasuredStack("2025-03-01", {}, "2025-03-01")], {CELL: [one], OTHER: [other]})
     timeline.terminal(Console(file=out, width=100), answer)
     line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
     assert line.split()[-1] == mark
