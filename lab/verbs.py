@@ -296,10 +296,10 @@ def explore(
     """
     if not 0 < (1 if minutes is None else minutes) < inf or specs < 0:  # no number is neither
         raise UsageError("--minutes must be a number above 0, and --specs at least 1")
-    from faultline.cells.cell import listed
+    from faultline.cells.cell import split_values
     from lab.explore import command
 
-    names = command.strategies(listed(strategy)) if strategy else ()
+    names = command.strategies(split_values(strategy)) if strategy else ()
     workers, engine = crew.workers or 0, crew.engine()
     request = command.Request(
         minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops

@@ -14,8 +14,8 @@ from faultline.diagnose import messages, signs, silent
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.diagnose.lines import LAYERS, PREFIX
-from faultline.observations import matching, measured, several, store, wording
-from faultline.observations.several import SHORTEST
+from faultline.observations import ambiguity, matching, measured, store, wording
+from faultline.observations.ambiguity import SHORTEST
 from faultline.strategies.naming import Rows, mentioned, requests, traces
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
@@ -29,8 +29,8 @@ def data() -> dict[str, object]:
             [
                 error.failure,
                 error.signature,
-                several.numberless(error.text),
-                for_browser(several.type_alone(error) or "(?!)"),
+                ambiguity.numberless(error.text),
+                for_browser(ambiguity.type_alone(error) or "(?!)"),
             ]
             for error in store.errors().values()
             if error.failure in failures() and _distinguished(failures()[error.failure], error.signature)
@@ -56,7 +56,7 @@ def data() -> dict[str, object]:
             "raised_in": for_browser(signs.RAISED_IN.pattern, "m"),
             "outside": FROM_OUTSIDE,
             "timeout": TIMEOUT,
-            "most": several.MOST,
+            "most": ambiguity.MOST,
             "shortest": SHORTEST,
         },
         "silent": _silent(),
@@ -120,13 +120,13 @@ def _distinguished(failure: Failure, signature: str) -> bool:
 
 
 def _error(failure: Failure, name: str) -> dict[str, object]:
-    """One error of a failure, and all that `matching.judge` and `several.likeliest` ask of it."""
+    """One error of a failure, and all that `matching.judge` and `ambiguity.likeliest` ask of it."""
     error = failure.recognition.of(name)
     mechanism = matching.mechanism(failure, name)
     finding = error.raised_on_load
     match = matching.Match(failure, finding or name)
     places = [] if finding else sorted(measured.places(failure, name))
-    kinds = [several.kind(each) for each in store.errors().values() if _of(each, failure, name)]
+    kinds = [ambiguity.kind(each) for each in store.errors().values() if _of(each, failure, name)]
     return {
         "failure": failure.name,
         "name": name,
@@ -141,15 +141,15 @@ def _error(failure: Failure, name: str) -> dict[str, object]:
         "places": ["/".join(place) for place in places],
         "modes": [] if finding else sorted(measured.modes(failure, name)),
         "mentions": [] if finding else sorted(mentioned(match.distinguished_by)),
-        "runs": several.runs(match),
-        "runs_at": {"/".join(at): several.runs(replace(match, where=frozenset([at]))) for at in places},
+        "runs": ambiguity.runs(match),
+        "runs_at": {"/".join(at): ambiguity.runs(replace(match, where=frozenset([at]))) for at in places},
         "terms": [for_browser(term) for term in failure.recognition.of(finding or name).terms],
         "fits": _conditions(failure.recognition.of(finding or name).any_of),
         "if": match.distinguished_by or failure.title,
     }
 
 
-def _of(error: store.Error, failure: Failure, name: str) -> bool:
+def _of(error: store.RecordedError, failure: Failure, name: str) -> bool:
     return (error.failure, error.signature) == (failure.name, name)
 
 

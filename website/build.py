@@ -14,8 +14,8 @@ from faultline.base.text import count
 from faultline.base.version import __version__
 from faultline.catalogue.loading import failures
 from faultline.diagnose.view import NEXT
-from faultline.maintain import overview
-from faultline.maintain.overview import DOCS
+from faultline.maintain import readmes
+from faultline.maintain.readmes import DOCS
 from faultline.report.page import template
 from faultline.report.run import ABSENT, SYMBOLS
 from website import docs, facts, pages
@@ -77,7 +77,7 @@ def write(source: Path) -> None:
     _put(
         source / "failures" / "index.md",
         template(TEMPLATES / "failures.md.j2").render(
-            cards=cards, symptoms=docs.relinked(overview.symptoms_list(), DOCS, "failures/index.md")
+            cards=cards, symptoms=docs.relinked(readmes.symptoms_list(), DOCS, "failures/index.md")
         ),
     )
     for failure in failures().values():

@@ -13,8 +13,8 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell, default_world
 from faultline.cells.claims import showing
-from faultline.cells.words import grouped, ordered
-from faultline.observations import history, measured, symptoms, verdicts
+from faultline.cells.words import group_strategies, in_order
+from faultline.observations import history, measured, symptoms
 from faultline.stacks import requests
 from website import answers
 
@@ -95,7 +95,7 @@ def grid(failure: Failure, stack: str) -> Grid:
         for cell, did in measured.outcomes(failure, stack).items()
         if cell.broken and cell.precision == "fp32" and cell.world_size == default_world(cell)
     }
-    names = ordered((strategy for _, strategy, _ in observed), strategies.names())
+    names = in_order((strategy for _, strategy, _ in observed), strategies.names())
     lines = []
     for variant in (each.name for each in failure.variants if each.broken):
         for mode in CHECKPOINTING:
@@ -115,17 +115,17 @@ def on_stacks(failure: Failure) -> dict[str, OnStack]:
     for cell in measured.outcomes(failure):
         if not cell.broken or cell.world_size != default_world(cell):
             continue
-        for each in history.of(failure, cell):
+        for each in history.observations_of(failure, cell):
             if (name := names.get(each.stack)) and each.shows is not None:
                 if not each.shows:
                     clear.setdefault(name, []).append(cell)
                 else:
                     shown.setdefault(name, []).append((cell, each.did))
-                    word = verdicts.WORDS[each.did.outcome] if each.did else "shows"
+                    word = symptoms.ENDINGS[each.did.outcome] if each.did else "shows"
                     words.setdefault(name, {}).setdefault(word, []).append(cell.strategy)
     known = {*shown, *clear}
     texts = {
-        name: "; ".join(f"{word}: {grouped(under, strategies.names())}" for word, under in by_word.items())
+        name: "; ".join(f"{word}: {group_strategies(under, strategies.names())}" for word, under in by_word.items())
         for name, by_word in words.items()
     }
     return {

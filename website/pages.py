@@ -15,13 +15,13 @@ from faultline.base.text import count, short_link
 from faultline.catalogue import Failure, stories
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
-from faultline.cells.words import grouped
+from faultline.cells.words import group_strategies
 from faultline.export.cell import place
 from faultline.export.emit import write
 from faultline.maintain import reports
-from faultline.observations import measured, symptoms, verdicts
+from faultline.observations import measured, remedies, symptoms
 from faultline.report import failure as report_failure
-from faultline.report.remedies import worded
+from faultline.report.claims import claim_in_words
 from faultline.report.run import SYMBOLS
 from website import docs, facts
 
@@ -42,7 +42,7 @@ class Download:
 
 def downloads_of(failure: Failure) -> Iterator[Download]:
     """A failure's files; the report only if `faultline maintain export-all --reports` wrote it."""
-    if cell := reports.shown(failure):
+    if cell := reports.cell_to_report(failure):
         text = f"one file that shows it without Faultline ({cell.name})"
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))
     if report_file(failure).exists():
@@ -150,10 +150,10 @@ def cards() -> list[Card]:
         Card(
             name=each.name,
             title=html(each.title),
-            where=html(typed(verdicts.today(each))),
-            helps=html(verdicts.first_remedy(each)),
+            where=html(typed(symptoms.happens_today(each))),
+            helps=html(remedies.first_remedy(each)),
             until=html(each.until),
-            sees="; ".join(seen[each.name]) or (RAISES if verdicts.endings(each) else NOWHERE),
+            sees="; ".join(seen[each.name]) or (RAISES if symptoms.endings(each) else NOWHERE),
             glance=facts.glance(each),
             words=searched(each),
         )
@@ -197,7 +197,7 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         first_seen=failure.first_seen,
         trainers=", ".join(f"`{trainer}`" for trainer in trainers),
         sees=sees,
-        today=typed(verdicts.today(failure)),
+        today=typed(symptoms.happens_today(failure)),
         errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
         cause=cause,
         since=failure.since,
@@ -232,7 +232,7 @@ def others(failure: catalogue.Failure) -> list[str]:
     for did, names in under.items():
         with_it = [each for each in failures().values() if did.signature in {*each.errors} - {*each.also_raises}]
         whose = [each.name for each in with_it if not each.recognition.of(did.signature).same_as]
-        whole = f"`{did}` under {typed(as_code(grouped(names, strategies.names())))} is not this failure"
+        whole = f"`{did}` under {typed(as_code(group_strategies(names, strategies.names())))} is not this failure"
         links = " or ".join(f"[{name}]({name}.md)" for name in whose if name != failure.name)
         sentences.append(f"{whole}, but {links}." if links else f"{whole}.")
     return sentences
@@ -258,15 +258,15 @@ def claim_lines(failure: catalogue.Failure, claims: Iterable[catalogue.Claim]) -
     """The verdict on each of these claims, the verified ones first."""
     lines = []
     for claim in claims:
-        verdict = verdicts.known(failure, claim)
+        verdict = remedies.recorded_verdict(failure, claim)
         total = len(verdict.supporting) + len(verdict.against)
-        there = verdicts.stack(failure, claim)
+        there = remedies.tested_on(failure, claim)
         observed = measured.outcomes(failure, claim.swap.get("stack", there))
-        against = verdicts.where(failure, verdict, observed) if verdict.word != "verified" and total else []
+        against = remedies.describe_outcomes(failure, verdict, observed) if verdict.word != "verified" and total else []
         numbers = f"{len(verdict.supporting)} of {count(total, 'cell')}" if total else "no cell could tell"
         on = "" if there == TODAY else f" on {there}"
         text = "; ".join((f"{numbers}{on}", *(each.replace("`", "") for each in against)))
-        lines.append(ClaimLine(verdict.word, html(worded(claim)), text, claim.source, short_link(claim.source)))
+        lines.append(ClaimLine(verdict.word, html(claim_in_words(claim)), text, claim.source, short_link(claim.source)))
     return sorted(lines, key=lambda line: ORDER.index(line.word))
 
 
@@ -276,7 +276,7 @@ def stack(stack: facts.Version) -> StackPage:
     for each in failures().values():
         there = facts.on_stacks(each).get(stack.name)
         if there and there.shown:
-            under = typed(as_code(grouped((cell.strategy for cell in there.shown), strategies.names())))
+            under = typed(as_code(group_strategies((cell.strategy for cell in there.shown), strategies.names())))
             shown.append(FailureLine(each.name, each.title, under, f"{len(there.shown)} of {there.count}"))
         elif there:
             clear[each.name] = each.title

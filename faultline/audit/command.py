@@ -17,7 +17,7 @@ from faultline.base.console import print_commands, printed
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS
-from faultline.cells.words import ordered
+from faultline.cells.words import in_order
 from faultline.observations import remedies
 
 Form = Literal["text", "json", "sarif", "github"]
@@ -74,7 +74,7 @@ class AuditResult:
         return {
             "read": list(self.project.read),
             "known": {
-                name: {"values": ordered(values, axes.get(name, ())), "from": sources[name]}
+                name: {"values": in_order(values, axes.get(name, ())), "from": sources[name]}
                 for name, values in self.project.left.items()
             },
             "versions": {

@@ -13,8 +13,8 @@ from faultline.audit.project import Project
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
-from faultline.cells.words import grouped, in_words, ordered
-from faultline.observations import history, measured, releases
+from faultline.cells.words import group_strategies, in_order, in_words
+from faultline.observations import answers, history, measured
 from faultline.observations.ranges import Range
 
 AXES = ("strategy", "checkpointing", "precision")
@@ -128,7 +128,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
         if axis in project.left and axis not in about and _matters(axis, failure, shown, states, project)
     ]
     for cell in shown if not whys else ():
-        turns = (releases.fixed(failure, cell), history.turn(failure.history.began, cell))
+        turns = (answers.fixed(failure, cell), history.turn(failure.history.began, cell))
         holds += [turn.package for turn in turns if turn and turn.package in project.versions]
     unknown += [Open((need,), needs()[need].text) for need in missing]
     unknown += undecided
@@ -166,18 +166,18 @@ def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, 
     among = [
         cell
         for cell in _places(failure, variant, project)
-        if releases.possible(failure, cell) or any(each.shows for each in history.of(failure, cell))
+        if measured.possible(failure, cell) or any(each.shows for each in history.observations_of(failure, cell))
     ]
     states = {cell: _state(failure, cell, project) for cell in among}
     if any(shows for shows, _ in states.values()):
-        unmeasured = (releases.TODAY_ONLY, releases.NOT_BEFORE, releases.FEW)
+        unmeasured = (answers.TODAY_ONLY, answers.NOT_BEFORE, answers.FEW)
         states = {cell: state for cell, state in states.items() if state[1] not in unmeasured}
     return states
 
 
 def _state(failure: Failure, cell: Cell, project: Project) -> tuple[bool | None, str]:
     if (key := (failure.name, cell)) not in project.shows:
-        project.shows[key] = releases.state(failure, cell, project.versions)
+        project.shows[key] = answers.behaviour(failure, cell, project.versions)
     return project.shows[key]
 
 
@@ -229,8 +229,8 @@ def _in_precision(precision: str, shown: Sequence[Cell], among: Sequence[Cell]) 
 def _axis_values(axis: str, values: Collection[str]) -> str:
     """Values of an axis in few words."""
     if axis == "strategy":
-        return grouped(values, ())
-    return " or ".join(ordered(values, CHECKPOINTING if axis == "checkpointing" else PRECISIONS))
+        return group_strategies(values, ())
+    return " or ".join(in_order(values, CHECKPOINTING if axis == "checkpointing" else PRECISIONS))
 
 
 def _places(failure: Failure, variant: Variant, project: Project) -> list[Cell]:
@@ -260,7 +260,7 @@ def _matters(axis: str, failure: Failure, shown: Sequence[Cell], among: Collecti
         ran = [cell for cell in cells if cell.variant in {each.variant for each in shown}]
         if not all(_covers(name, ran, ran) for name in strategies.names()):
             return True
-    return any(releases.possible(failure, c) and _state(failure, c, project)[0] is False for c in twins)
+    return any(measured.possible(failure, c) and _state(failure, c, project)[0] is False for c in twins)
 
 
 def _together(cases: Sequence[Case]) -> list[Case]:

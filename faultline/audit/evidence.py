@@ -11,7 +11,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import words
 from faultline.cells.cell import Cell
-from faultline.observations import history, measured, releases, remedies
+from faultline.observations import answers, history, measured, remedies
 from faultline.observations.ranges import Range
 from faultline.observations.remedies import Fate
 from faultline.stacks import requests
@@ -49,12 +49,12 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
     """The measurements of a case, with the pinned release of a package if remedies do otherwise with it."""
     outcomes = measured.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, cell, outcomes[cell])]
-    past = [sample for cell in case.shown for sample in history.of(failure, cell)]
+    past = [sample for cell in case.shown for sample in history.observations_of(failure, cell)]
     dates = {sample.stack for sample in past} & {stack.month for stack in measured.months()} - {TODAY}
     showed = {sample.stack for sample in past if sample.shows}
     before = {each.did for each in past if each.shows and each.did}
     seen = {outcomes[cell] for cell in today} or before
-    fixes = [fix for cell in case.shown if (fix := releases.fixed(failure, cell))]
+    fixes = [fix for cell in case.shown if (fix := answers.fixed(failure, cell))]
     tested, whose, fates = _remedies(failure, case, today, versions)
     return Observed(
         today=len(today),
@@ -81,7 +81,7 @@ def _remedies(
     twins = {replace(cell, precision="fp32") for cell in today}
     tested = [cell for cell in showing if cell in twins]
     cells, whose = "these cells today", ""
-    if not any(fate.word == "verified" for fate in remedies.remedies(failure, tested)):
+    if not any(fate.word == "verified" for fate in remedies.fates_of(failure, tested)):
         plain = {replace(cell, strategy=cell.strategy.partition("-")[0]) for cell in twins} - twins
         if others := [cell for cell in showing if cell in plain]:
             under = " and ".join(sorted({cell.strategy for cell in others}))
@@ -92,10 +92,10 @@ def _remedies(
     if not tested:
         tested = [*case.shown]
         cells, whose = f"these cells on {measured.shown_on(failure)}", ""
-    fates = remedies.remedies(failure, tested)
+    fates = remedies.fates_of(failure, tested)
     pinned = {name: str(asked.pinned) for name, asked in versions.items() if asked.pinned}
-    decisive, ruled = measured.with_versions(failure, pinned)
-    ours = remedies.remedies(failure, tested, ruled) if decisive else []
+    decisive, ruled = answers.outcomes_with(failure, pinned)
+    ours = remedies.fates_of(failure, tested, ruled) if decisive else []
     if ours and {(fate.key, fate.word) for fate in ours} != {(fate.key, fate.word) for fate in fates}:
         run = [name for name in sorted(decisive) if Version(decisive[name]) >= measured.oldest(name)]
         with_releases = ", ".join(f"{name} {decisive[name]}" for name in run or sorted(decisive))
@@ -112,7 +112,9 @@ def _commands(failure: Failure, case: Case, today: Collection[Cell]) -> tuple[st
         if cell in today:
             return words.command(cell.id), *commands
     for cell in fp32_first:
-        if showed := [sample.stack for sample in history.of(failure, cell) if sample.shows and sample.stack]:
+        if showed := [
+            sample.stack for sample in history.observations_of(failure, cell) if sample.shows and sample.stack
+        ]:
             known = cell if showed[-1] in requests.named() else replace(cell, precision="fp32")
             return words.command(known.id, showed[-1]), *commands
     return tuple(commands)

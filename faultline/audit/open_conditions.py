@@ -9,7 +9,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import needs
 from faultline.cells.cell import Cell
 from faultline.cells.words import command
-from faultline.observations import measured, releases
+from faultline.observations import answers, measured
 from faultline.observations.ranges import Range
 
 KEYS = {
@@ -68,7 +68,7 @@ def _about(case: Sequence[Open]) -> frozenset[str]:
 def unmeasured(failure: Failure, cell: Cell, why: str, versions: Mapping[str, Range]) -> Open:
     """The condition that a project's releases leave open, with the command that decides it where all that matter are in
     one version, and none is older than any that was run."""
-    about, trainer = releases.deciding(failure, cell, versions, why), failure.variant(cell.variant).trainer
+    about, trainer = answers.deciding(failure, cell, versions, why), failure.variant(cell.variant).trainer
     matter = ("transformers", "accelerate", *(("trl",) if trainer != "trainer" else ())) if trainer else ()
     pinned = {name: each.pinned for name, each in versions.items() if each.pinned}
     if not pinned.keys() >= {*about}:

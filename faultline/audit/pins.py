@@ -47,7 +47,7 @@ def versions(pins: Iterable[Pin], notes: Notes) -> tuple[dict[str, Range], Sourc
     for package, some in asked.items():
         ways = dict.fromkeys(pin.range for pin in some)
         if len(ways) <= MOST_WAYS:
-            packages[package] = functools.reduce(ranges.both, ways, Range())
+            packages[package] = functools.reduce(ranges.intersect, ways, Range())
             continue
         before = f"{package} is asked for in {len(ways)} ways, so its version is taken as unknown: "
         notes.add(before, "", sources.pop(package))

@@ -17,9 +17,9 @@ from faultline.base.packages import STACK
 from faultline.base.text import count, here, listing, one_line
 from faultline.catalogue.loading import failures, needs
 from faultline.cells.cell import CHECKPOINTING
-from faultline.cells.words import grouped, ordered
+from faultline.cells.words import group_strategies, in_order
 from faultline.projects.documents import Place
-from faultline.report import remedies as listed
+from faultline.report import claims
 
 UNMEASURED = "none that was measured"
 UNKNOWN = "unknown"
@@ -38,10 +38,10 @@ def value(project: Project, name: str) -> str:
     if values is None or values == {"yes", "no"}:
         return UNKNOWN
     if name == "strategy":
-        return grouped(values, strategies.names()) or UNMEASURED
+        return group_strategies(values, strategies.names()) or UNMEASURED
     if name in needs() and len(values) == 1:
         return needs()[name].on if "yes" in values else needs()[name].off
-    shown = (NAMES.get(each, each) if name == "trainer" else each for each in ordered(values, CHECKPOINTING))
+    shown = (NAMES.get(each, each) if name == "trainer" else each for each in in_order(values, CHECKPOINTING))
     return " or ".join(shown) or UNMEASURED
 
 
@@ -218,7 +218,7 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
     _row(console, "measured", _measured_text(evidence))
     for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
-    for verdict, text, did in listed.apart(evidence.remedies, evidence.whose):
+    for verdict, text, did in claims.rows_with_checks(evidence.remedies, evidence.whose):
         if (verdict, text) not in printed:
             _row(console, verdict, f"{text}  [{did}]")
         printed.add((verdict, text))

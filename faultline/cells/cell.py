@@ -101,7 +101,7 @@ def within(cell: Cell, conditions: object, axes: Iterable[str]) -> bool:
     )
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_values(text: str) -> tuple[str, ...]:
     """The values of an option that takes several between commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

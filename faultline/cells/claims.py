@@ -64,7 +64,7 @@ def verdict(
     supporting: list[Cell] = []
     against: list[Cell] = []
     for cell, did in outcomes.items() if cells is None else ((cell, outcomes[cell]) for cell in cells):
-        if did.outcome in NOT_RUN or did.signature in failure.also_raises or not chosen(failure, claim, cell):
+        if did.outcome in NOT_RUN or did.signature in failure.also_raises or not is_about(failure, claim, cell):
             continue
         if claim.kind in COMPARING:
             proposed = swapped(failure, claim.swap, cell)
@@ -72,13 +72,13 @@ def verdict(
             same = proposed == cell and others is outcomes
             holds = None if other is None or same or other.outcome in NOT_RUN else _compared(claim, did, other)
         else:
-            holds = None if vacuous and did.outcome == "trains" else _alone(claim, did)
+            holds = None if vacuous and did.outcome == "trains" else _supports_by_itself(claim, did)
         if holds is not None:
             (supporting if holds else against).append(cell)
     return Verdict(claim, tuple(supporting), tuple(against))
 
 
-def _alone(claim: Claim, did: Did) -> bool | None:
+def _supports_by_itself(claim: Claim, did: Did) -> bool | None:
     """Whether what a cell did supports a claim about it; None if it says nothing."""
     fails = did.outcome != "trains"
     match claim.kind:
@@ -106,7 +106,7 @@ def _compared(claim: Claim, did: Did, other: Did) -> bool | None:
     return None
 
 
-def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
+def is_about(failure: Failure, claim: Claim, cell: Cell) -> bool:
     """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32 and in its own life."""
     if cell.failure != failure.name:
         return False

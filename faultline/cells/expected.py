@@ -69,7 +69,7 @@ TRAINS = Rule(outcome="trains")
 
 
 @dataclass(frozen=True)
-class File:
+class ExpectedFile:
     """All of expected.toml."""
 
     rule: tuple[Rule, ...] = ()
@@ -101,7 +101,7 @@ class Expectation:
 def expect(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
     """What a cell should do: what it did on a GPU with these versions, if it was measured there, else `ruled`."""
     by_rules = ruled(rules, cell, versions)
-    seen = {row.did for _, row in on_gpus.seen(cell, versions)}
+    seen = {row.did for _, row in on_gpus.runs_of(cell, versions)}
     if not seen:
         return by_rules
     if all(verdict(by_rules, *did) == "expected" for did in seen):
@@ -118,10 +118,10 @@ def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Exp
     No rule was measured on more than four ranks: more are expected to do what four do.
     """
     cell = replace(cell, world_size=min(cell.world_size, MEASURED))
-    rule = first(rules, cell, versions) or TRAINS
+    rule = first_rule(rules, cell, versions) or TRAINS
     basis = Basis.MEASURED
     if cell.device != "cpu":
-        follows = not rule.device and rule == (first(rules, on_cpu(cell), versions) or TRAINS)
+        follows = not rule.device and rule == (first_rule(rules, on_cpu(cell), versions) or TRAINS)
         basis = Basis.REPORT if rule.not_measured else Basis.CPU if follows else Basis.MEASURED
     return Expectation(rule.outcome, rule.signature, rule.record, basis)
 
@@ -131,7 +131,12 @@ def on_cpu(cell: Cell) -> Cell:
     return replace(cell, device="cpu")
 
 
-def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
+def ruled_on_cpu(failure: Failure, cell: Cell, versions: Mapping[str, str]) -> Expectation:
+    """What the rules say of the same cell on the CPU."""
+    return ruled(rules(failure), on_cpu(cell), versions)
+
+
+def first_rule(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
     """The first rule that is about a cell and holds in this stack."""
     return next((rule for rule in rules if about(rule, cell) and holds(rule, versions)), None)
 
@@ -173,7 +178,7 @@ def load(file: Path) -> tuple[Rule, ...]:
 
     Raises UsageError for whatever is wrong with the file by itself; `check` holds its names against the failure.
     """
-    return loading.read_table(file, File).rule
+    return loading.read_table(file, ExpectedFile).rule
 
 
 def check(failure: Failure, rules: Iterable[Rule]) -> None:

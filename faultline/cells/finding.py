@@ -55,13 +55,13 @@ class Finding:
         """The finding in sentences, the one that says most first."""
         lines = [described(self.factor)] if self.factor else []
         lines += [f"never moved: {self.names}"] if self.unmoved else []
-        lines += [f"first differs: {where(self.first)}"] if self.first and not self.factor else []
+        lines += [f"first differs: {describe_difference(self.first)}"] if self.first and not self.factor else []
         return lines
 
     @property
     def names(self) -> str:
         """The first of the parameters that never moved, and how many more there are."""
-        return some(self.unmoved, self.unmoved_count)
+        return first_names(self.unmoved, self.unmoved_count)
 
 
 def described(factor: Factor, which: str = "") -> str:
@@ -73,7 +73,7 @@ def described(factor: Factor, which: str = "") -> str:
     return f"every weight {which}{' ' * bool(which)}moves {times} as far as it should{means}"
 
 
-def where(difference: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """Where a cell first differs from the reference, in words."""
     module = one_line(difference.module) or "the model itself"
     parameter = f"{module} ({one_line(difference.parameter)})"
@@ -97,7 +97,7 @@ def where(difference: Difference) -> str:
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 
-def some(names: Sequence[str], count: int = 0) -> str:
+def first_names(names: Sequence[str], count: int = 0) -> str:
     """The first names, and how many more there are of `count`, or of the names."""
     count = count or len(names)
     shown = ", ".join(map(one_line, names[:SHOWN]))

@@ -22,7 +22,7 @@ FOLDER = OBSERVATIONS / "gpus"
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuMachine:
     """What outcomes may hang on: the models of the GPUs that a cell ran on, what drives them, and the stack."""
 
     gpu: str
@@ -38,7 +38,7 @@ class Machine:
         return f"{models[:40]}-{hashlib.blake2b(msgspec.json.encode(self, order='sorted'), digest_size=4).hexdigest()}"
 
 
-class Row(NamedTuple):
+class GpuRow(NamedTuple):
     """What a cell did, by its whole id; `backend` is gloo where its ranks shared a GPU, and none in one process."""
 
     cell: str
@@ -52,11 +52,11 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class GpuRuns:
     """What one kind of machine did; of a cell, the newest run."""
 
-    machine: Machine
-    rows: Sequence[Row] = ()
+    machine: GpuMachine
+    rows: Sequence[GpuRow] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Reason:
     record: str = ""
     decide: str = ""
 
-    def explains(self, row: Row) -> bool:
+    def explains(self, row: GpuRow) -> bool:
         did = (row.backend, *row.did)
         return did == (self.backend, self.outcome, self.signature) and matches(row.cell, self.cells)
 
@@ -88,12 +88,12 @@ def reasons() -> tuple[Reason, ...]:
     return loading.read_table(FOLDER / "reasons.toml", Reasons).reason
 
 
-def seen(cell: Cell, versions: Mapping[str, str]) -> Sequence[tuple[Machine, Row]]:
+def runs_of(cell: Cell, versions: Mapping[str, str]) -> Sequence[tuple[GpuMachine, GpuRow]]:
     """What a cell did with these versions on each kind of GPU where it was run; nothing for the CPU."""
     return () if cell.device == "cpu" else _by_cell(stack_name(versions)).get(cell.id, ())
 
 
-def everything() -> list[Measured]:
+def everything() -> list[GpuRuns]:
     """All that was measured, in the order of the files' names."""
     return [_read(file) for file in sorted(FOLDER.glob("*.jsonl"))]
 
@@ -103,7 +103,7 @@ def stacks() -> list[Mapping[str, str]]:
     return [*{stack_name(each.machine.stack): each.machine.stack for each in everything()}.values()]
 
 
-def write(measured: Measured) -> Path:
+def write(measured: GpuRuns) -> Path:
     """Write the file of a machine: its description in the first line, then a line for each cell, sorted."""
     file = FOLDER / f"{measured.machine.name}.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,18 +116,18 @@ def write(measured: Measured) -> Path:
 
 
 @functools.cache
-def _by_cell(stack: str) -> Mapping[str, Sequence[tuple[Machine, Row]]]:
-    by_cell: dict[str, list[tuple[Machine, Row]]] = {}
+def _by_cell(stack: str) -> Mapping[str, Sequence[tuple[GpuMachine, GpuRow]]]:
+    by_cell: dict[str, list[tuple[GpuMachine, GpuRow]]] = {}
     for each in everything():
         for row in each.rows if stack_name(each.machine.stack) == stack else ():
             by_cell.setdefault(row.cell, []).append((each.machine, row))
     return by_cell
 
 
-def _read(file: Path) -> Measured:
+def _read(file: Path) -> GpuRuns:
     """Raises UsageError for a file with any other content."""
     first, _, rest = file.read_bytes().partition(b"\n")
     try:
-        return Measured(msgspec.json.decode(first, type=Machine), msgspec.json.Decoder(Row).decode_lines(rest))
+        return GpuRuns(msgspec.json.decode(first, type=GpuMachine), msgspec.json.Decoder(GpuRow).decode_lines(rest))
     except UNREADABLE as error:
         raise UsageError(f"{file} does not hold what cells did on GPUs: {error}") from None

@@ -14,7 +14,7 @@ BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 
 
 @dataclass(frozen=True)
-class Rule:
+class Exclusion:
     """A reason to leave cells out, and whether it holds for a cell; naming an axis of `lifted_by` lifts the rule."""
 
     reason: str
@@ -88,56 +88,60 @@ def _resumed_in_another_world(cell: Cell, variant: Variant) -> bool:
 
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
-    Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
-    Rule(
+    Exclusion("the single strategy is one process, so its world size is 1", _several_processes_in_one),
+    Exclusion(
         "a strategy that shards within nodes and replicates between them needs two nodes of two ranks", _too_few_ranks
     ),
-    Rule("the variant names the strategies that it is about", _other_strategy),
-    Rule("the engine doesn't promise to load what another number of ranks has saved", _never_resized),
-    Rule("a resized life begins with twice as many ranks, and the global batch has four rows", _too_many_ranks),
+    Exclusion("the variant names the strategies that it is about", _other_strategy),
+    Exclusion("the engine doesn't promise to load what another number of ranks has saved", _never_resized),
+    Exclusion("a resized life begins with twice as many ranks, and the global batch has four rows", _too_many_ranks),
 )
 
 
 @functools.cache
-def not_by_default() -> tuple[Rule, ...]:
+def not_by_default() -> tuple[Exclusion, ...]:
     """The rules of the default matrix: naming an axis brings its cells back."""
     usual, one_rank = strategies.usual_names(), strategies.one_rank_names()
     others = [str(size) for size in WORLD_SIZES if size != 2]
     four_ranks = [name for name in usual if strategies.distributed(name)]
     nodes = [name for name in strategies.names() if strategies.usual_ranks(name) > 2]
     return (
-        Rule("the variant names the checkpointing modes in which it runs by default", _other_mode, ("checkpointing",)),
-        Rule(
+        Exclusion(
+            "the variant names the checkpointing modes in which it runs by default", _other_mode, ("checkpointing",)
+        ),
+        Exclusion(
             f"bf16 runs for broken variants under {listing(usual)}, and where a variant asks for it",
             _bf16,
             ("precision",),
         ),
-        Rule("bf16 runs at the default world size", _bf16_in_another_world, ("precision", "world_size")),
-        Rule(
+        Exclusion("bf16 runs at the default world size", _bf16_in_another_world, ("precision", "world_size")),
+        Exclusion(
             f"world sizes {listing(others)} run for broken variants at scenario level, without checkpointing and with"
             " reentrant",
             _other_world,
             ("world_size",),
         ),
-        Rule(
+        Exclusion(
             f"world size {listing(others[1:])} runs under {listing(four_ranks)}, and world size 1 under"
             f" {listing(one_rank)}",
             _other_world_elsewhere,
             ("world_size",),
         ),
-        Rule(
+        Exclusion(
             f"unless strategies are named, {listing(nodes)}, which need four ranks, run for broken variants at scenario"
             " level, without checkpointing and with reentrant",
             _four_ranks,
             ("strategy", "world_size"),
         ),
-        Rule("training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)),
-        Rule("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),
-        Rule("training is resumed at the default world size", _resumed_in_another_world, ("life", "world_size")),
+        Exclusion(
+            "training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)
+        ),
+        Exclusion("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),
+        Exclusion("training is resumed at the default world size", _resumed_in_another_world, ("life", "world_size")),
     )
 
 
-def every_rule() -> tuple[Rule, ...]:
+def every_rule() -> tuple[Exclusion, ...]:
     """All rules, in the order in which the first that holds is the reason."""
     return (*IMPOSSIBLE, *not_by_default())
 

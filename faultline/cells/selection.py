@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from faultline.base.errors import UsageError, unknown
 from faultline.base.text import listing, matches
 from faultline.catalogue import Failure
-from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
+from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, split_values, values, within
 from faultline.cells.rules import every_rule, not_by_default, possible_cells
 from faultline.strategies import ROWS, ROWS_VARIABLE, naming
 
@@ -38,22 +38,22 @@ class Selection:
         if cell and others:
             raise UsageError(f"--cell names whole cells, with their device: leave out {' and '.join(others)}")
         try:
-            worlds = tuple(int(size) for size in listed(world))
+            worlds = tuple(int(size) for size in split_values(world))
         except ValueError:
             raise UsageError(f"--world takes numbers, not {world!r}") from None
-        named = {axis: listed(value) for axis, value in axes.items()}
-        return cls(**named, world_size=worlds, device=device or "cpu", cells=listed(cell))
+        named = {axis: split_values(value) for axis, value in axes.items()}
+        return cls(**named, world_size=worlds, device=device or "cpu", cells=split_values(cell))
 
 
 def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     """The cells to run: the default matrix narrowed, or widened where an axis is named."""
     check(failures, selection)
     if selection.cells:
-        return _named(failures, selection.cells)
+        return _cells_with_ids(failures, selection.cells)
     named = tuple(axis for axis in AXES[1:-1] if getattr(selection, axis))
     return [
         cell
-        for failure in _chosen(failures, selection).values()
+        for failure in _failures_of(failures, selection).values()
         for cell in _left_in(failure, selection.device, named)
         if within(cell, selection, named)
     ]
@@ -71,20 +71,20 @@ def _left_in(failure: Failure, device: str, named: tuple[str, ...]) -> tuple[Cel
 def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[tuple[Cell, str]]:
     """Each combination that the default matrix lacks and every named axis holds, with the first rule against it."""
     check(failures, selection)
-    for cell, variant in every_cell(_chosen(failures, selection), selection.device):
-        if not _asked(cell, selection):
+    for cell, variant in every_cell(_failures_of(failures, selection), selection.device):
+        if not _is_asked(cell, selection):
             continue
         reason = next((rule.reason for rule in every_rule() if rule.leaves_out(cell, variant)), "")
         if reason:
             yield cell, reason
 
 
-def _named(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
+def _cells_with_ids(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
     """The cells with these ids; refuses one that can't exist, with the nearest that can."""
     cells = [*dict.fromkeys(map(Cell.parse, ids))]
     asked = Selection(failure=tuple(cell.failure for cell in cells))
     check(failures, asked)
-    whole = _chosen(failures, asked)
+    whole = _failures_of(failures, asked)
     every = (possible_cells(failure, device) for device in DEVICES for failure in whole.values())
     there = dict.fromkeys(cell for cells in every for cell, _ in cells)
     for cell in cells:
@@ -96,11 +96,11 @@ def _named(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
     return cells
 
 
-def _chosen(failures: Mapping[str, Failure], selection: Selection) -> dict[str, Failure]:
+def _failures_of(failures: Mapping[str, Failure], selection: Selection) -> dict[str, Failure]:
     return {name: failure for name, failure in failures.items() if matches(name, selection.failure or ("*",))}
 
 
-def _asked(cell: Cell, selection: Selection) -> bool:
+def _is_asked(cell: Cell, selection: Selection) -> bool:
     """Whether every axis that was named holds the cell."""
     return (not selection.cells or cell.id in selection.cells) and within(cell, selection, AXES[:-1])
 
@@ -109,7 +109,7 @@ def check(failures: Mapping[str, Failure], selection: Selection) -> None:
     """Refuse names that match nothing, with the nearest ones."""
     if not {"fp16", "float16", "half"}.isdisjoint(selection.precision):
         raise UsageError("fp16 was not measured: --precision takes fp32 or bf16")
-    known = {"failure": [*failures], **values(_chosen(failures, selection).values())}
+    known = {"failure": [*failures], **values(_failures_of(failures, selection).values())}
     aliases = {"strategy": naming.aliases(), "precision": {"float32": "fp32", "bfloat16": "bf16"}}
     for axis in ("failure", "variant", "strategy", "checkpointing", "precision", "life"):
         for pattern in getattr(selection, axis):

@@ -20,7 +20,7 @@ def in_few_words(shown: Sequence[Cell], among: Sequence[Cell]) -> list[str]:
     named = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
     cells = {replace(cell, precision="fp32") for cell in among} | {*named}
     names = {cell.strategy for cell in cells}
-    every = "any strategy" if len(names) == len(strategies.names()) else grouped(names, ())
+    every = "any strategy" if len(names) == len(strategies.names()) else group_strategies(names, ())
     return [re.sub(r"all \d+ strategies", every, text) for text in places(named, cells)]
 
 
@@ -31,15 +31,15 @@ def command(cell: str, stack: str = "") -> str:
     return f"faultline run --cell {cell}" + (f" --stack '{stack}'" if stack else "")
 
 
-def ordered(values: Iterable[str], known: Sequence[str]) -> list[str]:
+def in_order(values: Iterable[str], known: Sequence[str]) -> list[str]:
     """Distinct values in a known order, with unknown ones behind."""
     distinct = dict.fromkeys(values)
     return [v for v in known if v in distinct] + sorted(v for v in distinct if v not in known)
 
 
-def grouped(names: Iterable[str], among: Collection[str]) -> str:
+def group_strategies(names: Iterable[str], among: Collection[str]) -> str:
     """Strategies in few words: ``zero2*`` where every strategy that it matches is meant."""
-    left, known = ordered(names, strategies.names()), strategies.names()
+    left, known = in_order(names, strategies.names()), strategies.names()
     if len(left) > 1 and set(left) == set(among):
         return f"all {len(left)} strategies"
     words = {}
@@ -75,7 +75,7 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
         for variant, by_mode in by_variant.items():
             same: dict[str, list[str]] = {}
             for mode, names in by_mode.items():
-                same.setdefault(grouped(names, everywhere), []).append(mode)
+                same.setdefault(group_strategies(names, everywhere), []).append(mode)
             for group, alike in same.items():
                 where = ", ".join(filter(None, (*(alike if modes - {*alike} else ()), *which)))
                 texts.setdefault(f"{group} ({where})" if where else group, []).append(variant)

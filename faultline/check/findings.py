@@ -16,7 +16,7 @@ from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
 from faultline.ranks.facts import Facts
 from faultline.ranks.report import Deviation
-from faultline.report.remedies import ORDER
+from faultline.report.claims import ORDER
 from faultline.runs.results import Result
 
 OF_BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)

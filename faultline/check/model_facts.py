@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from faultline.base.text import one_line, percent
-from faultline.cells.finding import some
+from faultline.cells.finding import first_names
 from faultline.check.findings import facts_of
 from faultline.check.known import CUT_OFF, cut_off, within
 from faultline.check.variations import NOTHING
@@ -97,10 +97,10 @@ def of_model(facts: Facts) -> list[str]:
         ),
         (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
     )
-    lines = [f"{some(names)}: {text}" for names, text in follows if names]
+    lines = [f"{first_names(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
-        lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
+        lines.insert(0, f"{first_names(still)}: these adapters never move, not even in a single process")
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
         why = "as with a sum, a mean over uneven tokens, or negatives from the batch: cells are held against both"
         if facts.draws:
@@ -114,8 +114,8 @@ def of_model(facts: Facts) -> list[str]:
         )
     if facts.draws:
         lines.append(
-            f"draws random numbers ({some(facts.draws)}): each rank draws here what one process draws for its rows. In"
-            " your training, ranks draw what their seeds give them"
+            f"draws random numbers ({first_names(facts.draws)}): each rank draws here what one process draws for its"
+            " rows. In your training, ranks draw what their seeds give them"
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")
@@ -145,10 +145,10 @@ def by_rank(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
     by_rows = facts_of(results).unequal
     others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
-    return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
+    return [f"{first_names(others)}: run on some ranks only, whatever their rows are"] if others else []
 
 
 def collectives(results: Sequence[Result]) -> list[str]:
     """The collectives that the model calls by itself, and where it asks for its rank: one process can't show these."""
     names = dict.fromkeys(name for result in results for name in result.checked.collectives)
-    return [f"{some([*names])}: called by the model itself, beside the engine"] if names else []
+    return [f"{first_names([*names])}: called by the model itself, beside the engine"] if names else []

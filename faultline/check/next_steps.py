@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from faultline import strategies
 from faultline.base.text import here, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.finding import some
-from faultline.cells.words import grouped
+from faultline.cells.finding import first_names
+from faultline.cells.words import group_strategies
 from faultline.check.findings import OF_BUFFERS, Group, causes
 from faultline.check.known import (
     ALIKE,
@@ -62,7 +62,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     if unlike or resumes or moved_by_hand(one) or by_units:
         names = []
     if 0 < len(names) <= FEW:
-        lines.append(f"known to do the same there: {some(names)}")
+        lines.append(f"known to do the same there: {first_names(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
         lines.append(f"what {signature} means: {here(f'faultline show {signature}')}")
@@ -86,8 +86,8 @@ def agreeing(results: Sequence[Result]) -> list[str]:
             result for result in trains if ROWS not in agreed_references(result) and not result.checked.facts.draws
         ]
         shares = {result.cell.strategy for result in other}
-        but = f", but not with {BESIDE[ROWS]}: {grouped(shares, ())}" if shares else ""
-        return [f"agree with a single process: {grouped(right, ())}{but}"]
+        but = f", but not with {BESIDE[ROWS]}: {group_strategies(shares, ())}" if shares else ""
+        return [f"agree with a single process: {group_strategies(right, ())}{but}"]
     return [f"none of the {ran} strategies that ran agrees with a single process"] if ran > 1 else []
 
 
@@ -100,7 +100,7 @@ def involved(group: Group) -> list[str]:
     if any(moved_by_hand(result) or result.checked.collectives for result in results):
         return []
     named = modules(results) or list(dict.fromkeys(name for result in results for name in result.finding.apart))
-    return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
+    return [f"a smaller model shows it if it keeps {first_names(named)}"] if named else []
 
 
 def modules(results: Sequence[Result]) -> list[str]:
@@ -118,9 +118,9 @@ def own_state(result: Result) -> list[str]:
     lines = []
     if differs_by_cache(result) and not result.checked.collectives:
         lines.append(
-            f"each rank's rows leave another value in {some(result.checked.facts.left_unlike)}: ranks keep their own,"
-            " and the one process here goes on with rank 0's. If it belongs to the rows, as a recurrent state does, the"
-            " ranks are right, and not this comparison"
+            f"each rank's rows leave another value in {first_names(result.checked.facts.left_unlike)}: ranks keep their"
+            " own, and the one process here goes on with rank 0's. If it belongs to the rows, as a recurrent state"
+            " does, the ranks are right, and not this comparison"
         )
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
@@ -146,7 +146,7 @@ def resumed(group: Group) -> list[str]:
     if all(form.results[0].signature != Signature.RESUMED_DIFFERS for form in group.forms):
         return []
     names = group.forms[0].results[0].checked.facts.not_saved
-    begins = f"so {some(names)} {'begins' if len(names) == 1 else 'begin'} anew" if names else "these begin anew"
+    begins = f"so {first_names(names)} {'begins' if len(names) == 1 else 'begin'} anew" if names else "these begin anew"
     holds = "a checkpoint holds no attribute of a module, and no buffer with `persistent=False`"
     return [f"{holds}{', ' if names else ': '}{begins}"]
 
@@ -160,7 +160,7 @@ def asks_ranks(results: Sequence[Result]) -> list[str]:
     neither = any(other_run(result, ROWS) for result in ran if not fine(result))
     judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
     judged = judged if neither else "one process is no judge of that"
-    lines = [f"the model asks for its rank or for others' values ({some([*names])}): {judged}"]
+    lines = [f"the model asks for its rank or for others' values ({first_names([*names])}): {judged}"]
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}
@@ -217,7 +217,7 @@ def unlike_modules(group: Group) -> list[str]:
         return []
     so = "so that their collectives don't match" if ended else "and one without them brings nothing to their gradients"
     how = "run all of them on every rank, and add 0 times what isn't needed to the loss"
-    return [f"ranks run different modules ({some([*names])}), {so}: {how}"]
+    return [f"ranks run different modules ({first_names([*names])}), {so}: {how}"]
 
 
 def concerns_unlike(result: Result) -> bool:

@@ -12,7 +12,7 @@ from faultline.cells.claims import NOT_RUN
 from faultline.check.findings import Group, groups
 from faultline.check.known import fine, place
 from faultline.observations.remedies import Fate
-from faultline.report import remedies as listed
+from faultline.report import claims
 from faultline.runs.results import Result
 
 AXES = {"strategy", "checkpointing", "precision"}
@@ -51,12 +51,12 @@ class TriedRemedy:
     @property
     def row(self) -> tuple[str, str, str]:
         """The verdict, the remedy and what counts for it, the model's own cells first."""
-        [(word, text, cells)] = listed.rows([self.fate])
+        [(word, text, cells)] = claims.remedy_rows([self.fate])
         cells += MEASURED[self.fate.scope]
         if not self.results:
             fixed = "your model checkpoints by itself: change that in it"
             return word, text, f"{cells}; {fixed if self.fixed else 'not tried on your model'}"
-        under = words.grouped(dict.fromkeys(result.cell.strategy for result in self.results), ())
+        under = words.group_strategies(dict.fromkeys(result.cell.strategy for result in self.results), ())
         there = f"your model under {under}: {self.helped} of {count(len(self.results), 'cell')}"
         return self.word, text, f"{there}; in the catalogue {word}, {cells}"
 
@@ -73,7 +73,7 @@ def judge_remedies(group: Group, results: Collection[Result]) -> list[TriedRemed
         )
         for fate in group.fates
     ]
-    return sorted(every, key=lambda each: (listed.ORDER.index(each.word), not each.results))
+    return sorted(every, key=lambda each: (claims.ORDER.index(each.word), not each.results))
 
 
 def changed(fate: Fate, group: Group) -> list[Cell]:

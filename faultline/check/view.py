@@ -13,7 +13,7 @@ from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, outcome_text
 from faultline.cells.cell import default_world
-from faultline.cells.finding import some, where
+from faultline.cells.finding import describe_difference, first_names
 from faultline.cells.words import places
 from faultline.check import model_facts, script
 from faultline.check.findings import Form, Group, agrees, causes, decided, facts_of, groups, raising, ran, worst
@@ -21,7 +21,7 @@ from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.remedies import judge_remedies
 from faultline.check.variations import BESIDE, BLOCKS, ROWS, SHARES, UNITS, agreed_references
-from faultline.observations import matching, remedies, several
+from faultline.observations import ambiguity, matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.wording import normalised
 from faultline.report import run, terminal
@@ -133,7 +133,7 @@ def verdict(results: Sequence[Result]) -> str:
     if other_units(results):
         answer += " Some come out otherwise with other units of FSDP."
     if never := cut_off(facts_of(results)):
-        answer += f" But {some(never)} never move, not even in a single process."
+        answer += f" But {first_names(never)} never move, not even in a single process."
     return answer
 
 
@@ -175,7 +175,7 @@ def _group(
     if match := group.match:
         name = matching.name_of(match, group.either)
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {titled(group, match)}"))
-        for distinction in several.distinctions((match, *group.either)) if group.either else ():
+        for distinction in ambiguity.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
         for word, text, cells in (each.row for each in judge_remedies(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
@@ -197,7 +197,9 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     head = Text(f"{symbol} {outcome_text(one.outcome, every)}", style=style)
     write_line(console, head.append(f"  {_places_text(form.results, results)}", "default"))
     if fine(one):
-        write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")
+        write_line(
+            console, f"  as in a single process, where these never move: {first_names(cut_off(one.checked.facts))}"
+        )
         return
     by_words = words(form)
     for same in by_words:
@@ -213,7 +215,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     for fact in compared_of(one):
         write_line(console, f"  {COMPARED[fact]}")
     if difference := one.finding.first:
-        write_line(console, f"  first differs: {where(difference)}")
+        write_line(console, f"  first differs: {describe_difference(difference)}")
     for each in one.checked.beside:
         if each.what in (SHARES, ROWS):
             write_line(console, f"  {BESIDE[each.what]}: {cut(each.detail, DETAIL) or 'agrees'}")

@@ -22,7 +22,7 @@ from faultline.diagnose import lines, messages, signs, view
 from faultline.diagnose.diagnosis import NOT_THERE, Details, Diagnosis, details, diagnose
 from faultline.diagnose.events import Event
 from faultline.diagnose.silent import WarningLine
-from faultline.observations import measured, remedies, several
+from faultline.observations import ambiguity, measured, remedies
 from faultline.observations.matching import Hints, Match
 from faultline.stacks import requests
 
@@ -129,8 +129,8 @@ def _possible(match: Match) -> Mapping[str, object]:
         "failure": match.failure.name,
         "signature": match.signature,
         "distinguished_by": match.distinguished_by,
-        "runs": several.runs(match),
-        "upgrade": [release for _, release, _ in several.upgrades(match)],
+        "runs": ambiguity.runs(match),
+        "upgrade": [release for _, release, _ in ambiguity.upgrades(match)],
     }
 
 

@@ -13,10 +13,10 @@ from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.messages import MessageReader
 from faultline.diagnose.reader import EventReader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
-from faultline.observations import matching, measured, nearest, remedies, several
+from faultline.observations import ambiguity, history, matching, measured, remedies
 from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, fitting, sharing
 from faultline.observations.remedies import Fate
-from faultline.observations.store import Row, Stack
+from faultline.observations.store import MeasuredStack, Row
 from faultline.observations.wording import searchable
 
 NAMED, SEVERAL, NOT_THERE = "named", "one of several", "not in the catalogue"
@@ -62,7 +62,7 @@ class Diagnosis:
     @property
     def search(self) -> str:
         """The parts of the first cause that don't differ from run to run: what to search for elsewhere."""
-        return searchable(measured.beginning(several.without_prose(self.cause.headline))) if self.cause else ""
+        return searchable(measured.beginning(ambiguity.without_prose(self.cause.headline))) if self.cause else ""
 
 
 def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:
@@ -100,7 +100,7 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
        excludes some. The first that isn't excluded is the answer.
     3. Where it has no more than a mechanism that several failures share, or where all are excluded and nothing but
-       the error's words is there to decide between several, it is one of these: `several.possible`.
+       the error's words is there to decide between several, it is one of these: `ambiguity.possible`.
     4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
@@ -109,11 +109,11 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     for event, match in candidates:
         if match.sure:
             if others := sharing(match, (other for _, other in candidates)):
-                return Diagnosis(None, several.likeliest((match, *others), hints), alike, event, events, hints)
+                return Diagnosis(None, ambiguity.likeliest((match, *others), hints), alike, event, events, hints)
             return Diagnosis(match, (), alike, event, events, hints)
     for event in raised:
         excluded = (match for each, match in candidates if each is event)
-        if either := several.possible(event.text, excluded, hints):
+        if either := ambiguity.possible(event.text, excluded, hints):
             return Diagnosis(None, either, alike, event, events, hints)
     return Diagnosis(None, (), alike, cause, events, hints)
 
@@ -173,7 +173,7 @@ class Details:
     fates: Sequence[Fate] = ()
     each: Sequence[tuple[str, Fate]] = ()
     happens: Sequence[str] = ()
-    near: tuple[Stack, Mapping[str, int]] | None = None
+    near: tuple[MeasuredStack, Mapping[str, int]] | None = None
     commands: Sequence[str] = ()
     export: Cell | None = None
     seen: Sequence[tuple[Cell, Row]] = ()
@@ -184,22 +184,23 @@ def details(diagnosis: Diagnosis) -> Details:
     match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
     if not match or not cause:
         names = {each.failure.name for each in diagnosis.several}
-        seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
-        fates = several.helps_all(diagnosis.several) if names else ()
+        ended = measured.runs_with_error(cause.text) if cause and names else []
+        seen = [run for run in ended if run[0].failure in names]
+        fates = ambiguity.helps_all(diagnosis.several) if names else ()
         return Details(
             fates=fates, seen=seen, each=_remedies_of_each(diagnosis.several, {fate.claim.text for fate in fates})
         )
     fates = remedies.fates(match.failure, match.signature, match.where, hints.versions)
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
-    near = nearest.nearest(match.failure, hints.versions)
+    near = history.nearest_stack(match.failure, hints.versions)
     return Details(
         reason=_why_likely(match, hints) if match.sure == LIKELY else "",
         fates=matching.worded(fates, match.mechanism),
         happens=matching.happens(match),
-        near=(near[0], nearest.then(near[1], match.where)) if near else None,
+        near=(near[0], history.count_outcomes(near[1], match.where)) if near else None,
         commands=matching.commands(match),
         export=None if date else cell,
-        seen=measured.seen(cause.text),
+        seen=measured.runs_with_error(cause.text),
     )
 
 
@@ -221,7 +222,7 @@ def _why_likely(match: Match, hints: Hints) -> str:
         return f"if {match.only_if}, which this log doesn't show"
     if match.later:
         return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
-    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
+    if history.disappeared(match.failure, match.signature, match.where, hints.versions):
         return "our runs ended with this error, but none with your versions or the nearest that were measured"
     if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"

@@ -8,7 +8,7 @@ from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
 from faultline.diagnose.signs import needed
-from faultline.observations import several, store
+from faultline.observations import ambiguity, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
 LONGEST = 4_000  # characters of a line: what somebody pastes of a message is shorter
@@ -65,7 +65,7 @@ def _words() -> re.Pattern[str]:
 def _kinds() -> list[tuple[re.Pattern[str], str]]:
     """The patterns of the errors that failures have of themselves, each with the type of a recorded one; then how the
     messages begin that a failure may be one of several for."""
-    types = {(error.failure, error.signature): several.kind(error) for error in store.errors().values()}
+    types = {(error.failure, error.signature): ambiguity.kind(error) for error in store.errors().values()}
     patterns = [
         (re.compile(pattern, re.IGNORECASE), types.get((failure.name, signature), ""))
         for failure in failures().values()
@@ -83,6 +83,6 @@ def beginnings() -> dict[str, str]:
         for error in store.errors().values()
         if (failure := failures().get(error.failure)) and failure.recognition.of(error.signature).distinguished_by
     ]
-    begins = {re.escape(text): several.kind(error) for error in shared if (text := several.beginning(error))}
-    names = {pattern: several.kind(error) for error in shared if (pattern := several.type_alone(error))}
+    begins = {re.escape(text): ambiguity.kind(error) for error in shared if (text := ambiguity.beginning(error))}
+    names = {pattern: ambiguity.kind(error) for error in shared if (pattern := ambiguity.type_alone(error))}
     return begins | names | OUT_OF_MEMORY

@@ -10,13 +10,13 @@ from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.cells.cell import CHECKPOINTING
-from faultline.cells.words import grouped
+from faultline.cells.words import group_strategies
 from faultline.diagnose.diagnosis import Details, Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
 from faultline.diagnose.silent import SameLosses, Silence
-from faultline.observations import matching, several
+from faultline.observations import ambiguity, matching
 from faultline.observations.matching import CERTAIN, Match
-from faultline.report import remedies as listed
+from faultline.report import claims
 
 SHOWN = 300  # characters of an error
 _COLLECTIVE = re.compile(r"(?:SeqNum=(?P<place>\d+), ?)?OpType=(?P<name>\w+)(?:, ?NumelIn=(?P<size>\d+))?")
@@ -63,13 +63,13 @@ def _show_several(console: Console, diagnosis: Diagnosis, details: Details) -> N
     same = every[0].mechanism
     reason = f"the same mechanism: {same}" if same else "the error alone doesn't show which failure it is"
     _headline(console, "One of several", reason, "bold yellow")
-    for match, distinction in zip(every, several.distinctions(every), strict=True):
-        runs = several.runs(match)
+    for match, distinction in zip(every, ambiguity.distinctions(every), strict=True):
+        runs = ambiguity.runs(match)
         evidence = f"{count(runs, 'run')} ended so" if runs else "as its report says"
-        if several.elsewhere(match):
+        if ambiguity.elsewhere(match):
             evidence += f"; {match.against}"
         elif runs and match.where and diagnosis.hints.strategies:
-            evidence += f" under {grouped({strategy for strategy, _ in match.where}, strategies.names())}"
+            evidence += f" under {group_strategies({strategy for strategy, _ in match.where}, strategies.names())}"
         write_line(console, f"  {distinction}  [{evidence}]")
     write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()
@@ -77,10 +77,10 @@ def _show_several(console: Console, diagnosis: Diagnosis, details: Details) -> N
     console.print()
     none = "No remedy was verified for all of them"
     _headline(console, "What helps against all of them" if details.fates else none, "")
-    for verdict, text, cells in listed.rows(details.fates):
+    for verdict, text, cells in claims.remedy_rows(details.fates):
         write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
-    one = [(name, *listed.rows([fate])[0]) for name, fate in details.each]
-    one += [(match.failure.name, *row) for match in every for row in several.upgrades(match)]
+    one = [(name, *claims.remedy_rows([fate])[0]) for name, fate in details.each]
+    one += [(match.failure.name, *row) for match in every for row in ambiguity.upgrades(match)]
     if one:
         _headline(console, "What helps against one", "")
     for name, verdict, text, evidence in one:
@@ -105,7 +105,7 @@ def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
                 console,
                 Text(heading, style="bold").append(f"  ({measured_where[chosen[0].scope]})", style="not bold dim"),
             )
-            for verdict, text, cells in listed.rows(chosen):
+            for verdict, text, cells in claims.remedy_rows(chosen):
                 write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
 
 
@@ -150,7 +150,7 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     _warned(console, diagnosis)
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
-            (distinction,) = several.distinctions([match], "only if")
+            (distinction,) = ambiguity.distinctions([match], "only if")
             write_line(console, f"  {distinction}.")
         else:
             write_line(console, f"  It is not {match.failure.name}: {match.against}.")
@@ -244,11 +244,11 @@ def _silent(console: Console, silence: Silence) -> None:
     parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     write_line(console, f"  These failures leave {parameters} without an error:")
     for name, names in silence.failures.items():
-        write_line(console, f"    {name}, under {grouped(names, strategies.names())}")
+        write_line(console, f"    {name}, under {group_strategies(names, strategies.names())}")
     if silence.earlier:
         write_line(console, "  On older releases only:")
     for name, names in silence.earlier.items():
-        write_line(console, f"    {name}, under {grouped(names, strategies.names())}")
+        write_line(console, f"    {name}, under {group_strategies(names, strategies.names())}")
     write_line(console, f"  For the details of one: {here('faultline show NAME')}")
     check = here("faultline check train.py:build")
     write_line(console, f"  To find the parameters and the module: {check}, or the model's folder")
@@ -270,7 +270,7 @@ def _warned(console: Console, diagnosis: Diagnosis) -> None:
     """The warnings that failures print and nothing else; none of them is sure by itself."""
     for warned in diagnosis.warned:
         write_line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
-        where = grouped(warned.strategies, strategies.names())
+        where = group_strategies(warned.strategies, strategies.names())
         write_line(console, f"  {warned.failure} shows no more than this, under {where}.")
         write_line(console, f"  It is that failure if {warned.distinguished_by}.")
         write_line(console, f"  Details: {here(f'faultline show {warned.failure}')}")
@@ -289,7 +289,7 @@ def _place(diagnosis: Diagnosis) -> str:
     modes = {mode for _, mode in where} or diagnosis.hints.modes
     parts = []
     if diagnosis.hints.strategies:
-        parts.append(grouped(names, strategies.names()))
+        parts.append(group_strategies(names, strategies.names()))
     if modes and len(modes) < len(CHECKPOINTING):
         parts.append("checkpointing " + " or ".join(mode for mode in CHECKPOINTING if mode in modes))
     return ", ".join(parts)

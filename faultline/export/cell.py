@@ -15,7 +15,7 @@ from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
 from faultline.observations import measured, store
-from faultline.observations.store import Error
+from faultline.observations.store import RecordedError
 
 COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 LONGEST_ERROR = 180  # characters of an error in a file's docstring
@@ -95,7 +95,7 @@ class ExportedCell:
     def raises_alone(self) -> bool:
         """Whether the same training raises in a single process too, so that no strategy is its cause."""
         alone = replace(self.cell, strategy="single", world_size=1)
-        rule = expected.first(expected.rules(self.failure), alone, measured.pinned())
+        rule = expected.first_rule(expected.rules(self.failure), alone, measured.pinned())
         return rule is not None and rule.outcome == "raises"
 
     @property
@@ -111,7 +111,7 @@ def place(cell: Cell) -> ExportedCell:
     if not rules.exportable(cell, ""):
         raise NotExportable(f"no file has a resized cell yet; `faultline run --cell {cell.id}` runs it", cell.id)
     failure = loading.failures()[cell.failure]
-    rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
+    rule = expected.first_rule(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):
         why = f": {rule.reason}" if rule.reason else ""
         raise NotExportable(f"it is {rule.outcome} here{why}", cell.id)
@@ -131,7 +131,7 @@ def recorded_errors(where: ExportedCell) -> list[str]:
     return [error.text for error in recorded(where)]
 
 
-def recorded(where: ExportedCell) -> list[Error]:
+def recorded(where: ExportedCell) -> list[RecordedError]:
     """The errors recorded on the cell's stack: those of the cell itself, or else of any cell with its signature."""
     runs = {
         error.id: [cell for cell, row in measured.runs(error) if store.stacks()[row.stack].versions == where.stack]
@@ -148,7 +148,7 @@ def finding(where: ExportedCell) -> Finding:
     return divergence.finding if divergence and on_stack else Finding()
 
 
-def _entries(where: ExportedCell) -> list[Error]:
+def _entries(where: ExportedCell) -> list[RecordedError]:
     """What is recorded of the cell's failure under its signature, on any stack."""
     wanted = where.cell.failure, where.signature
     return [error for error in store.errors().values() if (error.failure, error.signature) == wanted]

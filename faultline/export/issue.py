@@ -15,7 +15,7 @@ from faultline.cells.cell import Cell, default_world
 from faultline.export import upstream
 from faultline.export.cell import ExportedCell
 from faultline.export.emit import TEMPLATES, packages_of, write
-from faultline.observations import measured, verdicts
+from faultline.observations import measured, remedies
 
 # What a file patches in the libraries, by the code that does so: their maintainers have to know.
 CHANGED = {
@@ -143,14 +143,16 @@ def tried_remedies(where: ExportedCell) -> list[tuple[str, str]]:
     cell, failure = replace(where.cell, precision=Cell.precision), where.failure
     verdict_of: dict[str, tuple[str, str]] = {}
     for claim in failure.claims.values():
-        if claim.kind not in REMEDIES or "stack" in claim.swap or not claims.chosen(failure, claim, cell):
+        if claim.kind not in REMEDIES or "stack" in claim.swap or not claims.is_about(failure, claim, cell):
             continue
-        every = verdicts.known(failure, claim)
+        every = remedies.recorded_verdict(failure, claim)
         sides = ([c for c in side if c.variant == cell.variant] for side in (every.supporting, every.against))
         of_form = claims.Verdict(claim, *map(tuple, sides))
         elsewhere = ""
         if every.word == "conditional" and of_form.word != "refuted":
-            places = verdicts.where(failure, every, measured.outcomes(failure, verdicts.stack(failure, claim)))
+            places = remedies.describe_outcomes(
+                failure, every, measured.outcomes(failure, remedies.tested_on(failure, claim))
+            )
             elsewhere = f"; elsewhere {escaped('; '.join(places))}" if places else ""
         verdict_of[prose(claim.text)] = of_form.word, elsewhere
     return [

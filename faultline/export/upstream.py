@@ -106,7 +106,7 @@ def devices(where: ExportedCell) -> str:
     if where.cell == on_gpu:
         return "Run on a GPU."
     did = next((outcome_text(*row.did) for row in reversed(store.rows(where.failure.name).get(on_gpu, ()))), "")
-    rule = expected.first(expected.rules(where.failure), on_gpu, measured.pinned())
+    rule = expected.first_rule(expected.rules(where.failure), on_gpu, measured.pinned())
     if not did and rule and rule.device:
         did = outcome_text(rule.outcome, *rule.signature[:1])
     how = "Run on CPU with gloo" if where.cell.world_size > 1 else "Run on CPU"

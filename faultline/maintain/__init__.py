@@ -1,4 +1,4 @@
 """The verbs of those who keep the catalogue true.
 
-For others: `bless`, `command`, `machine`, `overview`, `record`, `reports`, `score`.
+For others: `bless`, `command`, `machine`, `readmes`, `record`, `reports`, `score`.
 """

@@ -12,8 +12,8 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell, values
 from faultline.cells.claims import Outcomes
-from faultline.cells.expected import TRAINS, Rule, about, first, holds, on_cpu, ruled, verdict
-from faultline.cells.words import grouped
+from faultline.cells.expected import TRAINS, Rule, about, first_rule, holds, on_cpu, ruled, verdict
+from faultline.cells.words import group_strategies
 from faultline.runs.results import Result
 
 Versions = tuple[tuple[str, str], ...]
@@ -54,7 +54,11 @@ def bless(
     order = sorted(known | {*observed}, key=lambda cell: [axes[axis].index(getattr(cell, axis)) for axis in axes])
     for cell in order:
         there = on_cpu(cell)
-        if cell not in observed and there in news and first(holding, cell, versions) == first(holding, there, versions):
+        if (
+            cell not in observed
+            and there in news
+            and first_rule(holding, cell, versions) == first_rule(holding, there, versions)
+        ):
             news[cell] = news[there]
     if since:
         return (*_few_rules({cell: news.get(cell, TRAINS) for cell in order}, axes), *rules)
@@ -74,7 +78,7 @@ def bless(
 def _confirmed(rules: Iterable[Rule], observed: Outcomes, versions: Mapping[str, str]) -> list[Rule]:
     """The rules, of which those are measured by now that a cell was seen to meet, first of all, and to fulfil."""
     every = [*rules]
-    met = [(first(every, cell, versions), cell, did) for cell, did in observed.items()]
+    met = [(first_rule(every, cell, versions), cell, did) for cell, did in observed.items()]
     fulfilled = [rule for rule, cell, did in met if rule and verdict(ruled([rule], cell, versions), *did) == "expected"]
     return [replace(rule, not_measured=False) if rule in fulfilled else rule for rule in every]
 
@@ -198,4 +202,4 @@ def _widest(
         wider = narrowed(rule, axis, ())
         if not any(about(wider, cell) for cell in others):
             rule = wider
-    return replace(rule, strategy=tuple(grouped(rule.strategy, ()).split(", "))) if rule.strategy else rule
+    return replace(rule, strategy=tuple(group_strategies(rule.strategy, ()).split(", "))) if rule.strategy else rule

@@ -11,8 +11,7 @@ from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
-from faultline.maintain import overview
-from faultline.maintain.readmes import measured_part, noise
+from faultline.maintain.readmes import measured_part, noise, rewrite
 from faultline.runs import measurement, results, storage
 
 
@@ -59,7 +58,7 @@ def readmes(run: str) -> int:
             print(put(REPROS / failure.name / "README.md", partial(measured_part, failure, entries)))
     if not {cell.id for cell in select(failures(), Selection())} - {entry.cell.id for entry in entries}:
         print(put(ROOT / "docs" / "trust.md", partial(noise, entries)))
-    print(overview.rewrite())
+    print(rewrite())
     return EXIT_AS_EXPECTED
 
 

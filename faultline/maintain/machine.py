@@ -13,7 +13,7 @@ from faultline.base.packages import versions
 from faultline.base.paths import RESULTS
 from faultline.base.text import count
 from faultline.ranks import preload
-from faultline.report import listing
+from faultline.report import terminal
 from faultline.runs import gpus
 from faultline.stacks import environments
 
@@ -33,7 +33,7 @@ def env(as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        listing.environment(Console(), facts)
+        terminal.environment(Console(), facts)
     return EXIT_AS_EXPECTED
 
 

@@ -1,20 +1,26 @@
-"""The measured part of a failure's README: where it happens, and what became of each claim."""
+"""What failures' READMEs and other pages have of runs, of the catalogue and of its strategies, rewritten from them."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import chain
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.markdown import as_code, headed, row
+from faultline.base.markdown import as_code, headed, put, row
 from faultline.base.packages import TODAY, stack_name
+from faultline.base.paths import ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
 from faultline.cells.claims import Outcomes
-from faultline.cells.words import grouped, ordered, places
-from faultline.observations import measured
+from faultline.cells.words import group_strategies, in_order, places
+from faultline.maintain import on_gpus
+from faultline.observations import measured, remedies, symptoms
 from faultline.observations.measured import shown_on, usual
-from faultline.observations.verdicts import Judged
+from faultline.observations.remedies import Judged
+from faultline.releases import recorded
 from faultline.report import claims
 from faultline.runs.results import Result, outcomes
 
@@ -103,9 +109,9 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
             if cell.variant == variant:
                 did.setdefault(cell.strategy, {})[cell.checkpointing] = _outcome(*main[cell])
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for strategy in ordered(did, strategies.names()):
+        for strategy in in_order(did, strategies.names()):
             same: dict[str, list[str]] = {}
-            for mode in ordered(did[strategy], CHECKPOINTING):
+            for mode in in_order(did[strategy], CHECKPOINTING):
                 same.setdefault(did[strategy][mode], []).append(mode)
             endings = tuple(
                 ("any" if {*modes} == {*CHECKPOINTING} else ", ".join(modes), outcome)
@@ -113,7 +119,7 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
             )
             groups.setdefault(endings, []).append(strategy)
         for endings, names in groups.items():
-            group = as_code(grouped(names, did))
+            group = as_code(group_strategies(names, did))
             lines += [row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in endings]
     return headed(("variant", "strategies", "checkpointing", "outcome"), lines)
 
@@ -153,7 +159,7 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
     """The table of claims with their verdicts."""
     rows = [
         row(key, judged.verdict.claim.text, judged.verdict.word, _count(judged))
-        for key, judged in claims.in_run(failure, results).items()
+        for key, judged in claims.judge_in_run(failure, results).items()
     ]
     return headed(("", "claim", "verdict", "cells"), rows)
 
@@ -169,7 +175,7 @@ def second_models(results: Iterable[Result]) -> list[str]:
             size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
             by_variant.setdefault(result.cell.variant, {}).setdefault(size, []).append(result.cell.strategy)
     rows = [
-        row(f"`{variant}`", as_code(grouped(names, {*chain(*sizes.values())})), size)
+        row(f"`{variant}`", as_code(group_strategies(names, {*chain(*sizes.values())})), size)
         for variant, sizes in by_variant.items()
         for size, names in sizes.items()
     ]
@@ -187,3 +193,74 @@ def _count(judged: Judged) -> str:
 
 def _outcome(outcome: str, signature: str) -> str:
     return one_line(f"{outcome} `{signature}`" if signature else outcome)
+
+
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+CATALOGUE, CI, MATRIX, TIMELINE = (DOCS / f"{name}.md" for name in ("catalogue", "ci", "matrix", "timeline"))
+COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
+FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
+STRATEGIES = "<!-- strategies: begin -->", "<!-- strategies: end -->"
+SYMPTOMS = "<!-- symptoms: begin -->", "<!-- symptoms: end -->"
+GPUS = "<!-- gpus: begin -->", "<!-- gpus: end -->"
+MONTHS = "<!-- months: begin -->", "<!-- months: end -->"
+VERDICTS = ("verified", "refuted", "conditional", "untested")
+
+
+def rewrite() -> str:
+    """Rewrite the tables and the figures, and report for each file whether it changed."""
+    pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
+    pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly_table, MONTHS), (CI, on_gpus.table, GPUS)]
+    return "\n".join([put(*page) for page in pages])
+
+
+def counts() -> str:
+    """The number of failures, and of claims by verdict, as a sentence."""
+    words = Counter(
+        remedies.recorded_verdict(failure, claim).word
+        for failure in failures().values()
+        for claim in failure.claims.values()
+    )
+    by_verdict = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
+    return f"{len(failures())} failures and {words.total()} claims: {by_verdict}."
+
+
+def families() -> str:
+    """Markdown: each family of strategies on one line, as the first line of its file has it."""
+    rows = [
+        row((family.code.__doc__ or "").partition("\n")[0], ", ".join(f"`{name}`" for name in family.strategies))
+        for family in sorted(strategies.families().values(), key=lambda family: family.order)
+    ]
+    return "\n".join(headed(("family", "strategies"), rows))
+
+
+def symptoms_list() -> str:
+    """Markdown: what one sees without an error, and below it the failures that show it today, with their strategies."""
+    lines = []
+    for words, by_failure in symptoms.by_symptom().items():
+        lines += [f"### {words[0].upper()}{words[1:]}", ""]
+        for name, where in by_failure.items():
+            places = ", ".join(f"`{word}`" for word in group_strategies(where, ()).split(", "))
+            lines.append(f"- {_link(name)}: {failures()[name].title}; under {places}")
+        lines.append("")
+    return "\n".join(lines).strip()
+
+
+def _link(name: str) -> str:
+    return f"[{name}](../repros/{name}/README.md)"
+
+
+def table() -> str:
+    """Markdown: each failure on one line, with where it happens today, its fix and its first remedy."""
+    head = ("failure", "what you see", "where today", "fixed in", "what helps first", "first seen in")
+    return "\n".join(headed(head, [row(*_line(failure)) for failure in failures().values()]))
+
+
+def _line(failure: Failure) -> tuple[str, ...]:
+    return (
+        _link(failure.name),
+        failure.title,
+        symptoms.happens_today(failure),
+        re.split(r"[:;]|, wh(?:ich|ose)\b", failure.until)[0],
+        remedies.first_remedy(failure),
+        failure.first_seen,
+    )

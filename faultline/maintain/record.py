@@ -15,11 +15,11 @@ from faultline.catalogue.recognition import meets_any
 from faultline.cells import on_gpus as gpu_store
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
-from faultline.maintain import on_gpus, received
+from faultline.maintain import on_gpus
 from faultline.observations import recording, store
 from faultline.observations.matching import mechanism
 from faultline.observations.measured import ERRORS
-from faultline.observations.store import Divergence, Error, Observations, Row, Stack
+from faultline.observations.store import Divergence, MeasuredStack, Observations, RecordedError, Row
 from faultline.runs.results import Result
 from faultline.runs.storage import Machine, RunFolder, entries
 
@@ -32,9 +32,9 @@ def run(names: Iterable[str]) -> int:
     before = store.everything()
     after = merged(before, [result for _, results in runs for result in results])
     store.write(after)
-    on_gpu = [row for machine, results in runs for row in on_gpus.rows(machine, results)]
+    on_gpu = [row for machine, results in runs for row in on_gpus.rows_of(machine, results)]
     if on_gpu:
-        known = on_gpus.merged(gpu_store.everything(), on_gpu)
+        known = on_gpus.merge_rows(gpu_store.everything(), on_gpu)
         touched = {machine.name for machine, _ in on_gpu}
         files = [gpu_store.write(each) for each in known if each.machine.name in touched]
         print(f"{count(len(on_gpu), 'cell')} on GPUs: {', '.join(file.name for file in files)}")
@@ -50,7 +50,7 @@ def of(path: Path) -> Iterator[tuple[Machine, list[Result]]]:
     Runs whose ranks were killed on purpose are left out.
     """
     if path.suffix == ".zip":
-        yield received.read(path)
+        yield on_gpus.read_received(path)
         return
     files = sorted(real(path).rglob("cells.jsonl"))
     if not files:
@@ -67,9 +67,9 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
     Of every cell its errors are recorded, and of broken cells whatever they do on the stacks of stacks/ but today's,
     which the rules have: there it is what is wrong with their numbers.
     """
-    before = recording.named(before)
+    before = recording.with_current_names(before)
     stacks = {stack_name(stack.versions): stack for stack in before.stacks.values()}
-    errors: dict[str, Error] = {}
+    errors: dict[str, RecordedError] = {}
     divergences: dict[str, Divergence] = {}
     runs = []
     for result in results:
@@ -77,7 +77,7 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
         if cell.failure not in failures() or not line:
             continue
         if line not in stacks:
-            stacks[line] = recording.with_name(Stack("", result.stack))
+            stacks[line] = recording.with_name(MeasuredStack("", result.stack))
         row = Row(cell.name, stacks[line].name, *result.did)
         if row.outcome in ERRORS:
             error = recorded(result, failures()[cell.failure])
@@ -98,10 +98,10 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
         return True
 
     rows = {cell: [row for row in each if is_recorded(cell, row)] for cell, each in after.rows.items()}
-    return recording.named(replace(after, rows=rows))
+    return recording.with_current_names(replace(after, rows=rows))
 
 
-def recorded(result: Result, failure: Failure) -> Error:
+def recorded(result: Result, failure: Failure) -> RecordedError:
     """The error, the death or the hang with which a cell ended."""
     raises = result.outcome == "raises"
     traceback = result.error.traceback if raises and result.error else ""
@@ -110,7 +110,7 @@ def recorded(result: Result, failure: Failure) -> Error:
     text = shorten_paths(result.detail)
     signature = failure.signature(text) if raises else result.signature
     id_ = store.error_id(failure.name, result.outcome, text)
-    return Error(id_, failure.name, signature, result.outcome, text, excerpt(shorten_paths(traceback)))
+    return RecordedError(id_, failure.name, signature, result.outcome, text, excerpt(shorten_paths(traceback)))
 
 
 def excerpt(traceback: str) -> str:

@@ -8,7 +8,7 @@ from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.cells import claims, rules, selection
-from faultline.cells.cell import Cell, listed
+from faultline.cells.cell import Cell, split_values
 from faultline.cells.selection import Selection
 from faultline.export import issue, prove, upstream
 from faultline.export.cell import place
@@ -22,12 +22,12 @@ def run(names: str) -> int:
 
     Exit code 1 if a file did something else: there is no report of it.
     """
-    asked = Selection(failure=listed(names))
+    asked = Selection(failure=split_values(names))
     selection.check(failures(), asked)
     FOLDER.mkdir(parents=True, exist_ok=True)
     wrong = False
     chosen = [failure for failure in failures().values() if matches(failure.name, asked.failure or ("*",))]
-    cells = [cell for cell in map(shown, chosen) if cell]
+    cells = [cell for cell in map(cell_to_report, chosen) if cell]
     prove.announce(cells)
     for cell in cells:
         proof = prove.one(cell)
@@ -44,7 +44,7 @@ def run(names: str) -> int:
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
-def shown(failure: Failure) -> Cell | None:
+def cell_to_report(failure: Failure) -> Cell | None:
     """The cell that shows a failure on today's stack, if one does that can be exported: the one that its `report`
     names, or else its mechanism as it was reported, preferably without an error."""
     today = measured.outcomes(failure)

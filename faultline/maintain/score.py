@@ -30,7 +30,7 @@ UNKNOWN, MECHANISM, OR, PERHAPS = "unknown", " (mechanism)", " or ", " (perhaps)
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """What index.toml says of a log of fixtures/.
 
     - `answer`: the failure that hit it, empty for none of the catalogue's; with `mechanism` no more is right than that.
@@ -135,14 +135,14 @@ def first_tries() -> list[tuple[LabelledLog, str]]:
     return [(_labelled(f"round {entry.round}", name, entry), entry.first) for name, entry in entries]
 
 
-def _labelled(group: str, name: str, entry: Entry, log: bytes = b"") -> LabelledLog:
+def _labelled(group: str, name: str, entry: LogEntry, log: bytes = b"") -> LabelledLog:
     answer = UNSETTLED if entry.unsettled else entry.answer or UNKNOWN
     return LabelledLog(group, name, answer, log, mechanism=entry.mechanism)
 
 
-def index(folder: Path) -> dict[str, Entry]:
+def index(folder: Path) -> dict[str, LogEntry]:
     """The entry of each log in a folder's index.toml."""
-    return msgspec.toml.decode((folder / "index.toml").read_bytes(), type=dict[str, Entry])
+    return msgspec.toml.decode((folder / "index.toml").read_bytes(), type=dict[str, LogEntry])
 
 
 def diagnosed(labelled: LabelledLog) -> Diagnosis:
@@ -202,7 +202,7 @@ def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> st
     rows = []
     for scored in scores:
         counts = (scored.with_answer, scored.without, scored.unsettled, *(scored.worths[word] for word in COLUMNS))
-        rows.append(row(scored.group, *map(str, counts), *map(_shown, scored.shares.values())))
+        rows.append(row(scored.group, *map(str, counts), *map(_share_in_words, scored.shares.values())))
     head = ("group", "of the catalogue", "others", "unsettled", *COLUMNS.values(), *scores[-1].shares)
     otherwise = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
@@ -214,7 +214,7 @@ def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> st
     return "\n".join([*lines, "", "Answered otherwise:", "", *otherwise] if missed and otherwise else lines)
 
 
-def _shown(share: float | None) -> str:
+def _share_in_words(share: float | None) -> str:
     return "-" if share is None else f"{share:.3f}"
 
 

@@ -17,10 +17,10 @@ from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, left_out, select
-from faultline.cells.words import grouped
+from faultline.cells.words import group_strategies
 from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
-from faultline.report import junit, listing, on_gpus, page, terminal
+from faultline.report import junit, on_gpus, page, terminal
 from faultline.runs import cache, gpus, measurement, results, sendable, storage
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine, runnable
@@ -192,8 +192,8 @@ def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool
         chosen = {*cells}
         others = sum(cell not in chosen for cell, _ in left_out(failures(), selection))
         console = Console()
-        listing.overview(console, cells, others)
-        if known := on_gpus.known(cells, measured.pinned()):
+        terminal.overview(console, cells, others)
+        if known := on_gpus.count_measured(cells, measured.pinned()):
             write_line(console, known, "dim")
     return EXIT_AS_EXPECTED
 
@@ -207,7 +207,7 @@ def list_symptoms(selection: Selection) -> int:
         if shown:
             write_line(console, words, "bold")
         for name, where in shown.items():
-            write_line(console, f"  {name}  {failures()[name].title}; under {grouped(where, ())}")
+            write_line(console, f"  {name}  {failures()[name].title}; under {group_strategies(where, ())}")
     return EXIT_AS_EXPECTED
 
 

@@ -1,5 +1,5 @@
 """What was measured before: committed outcomes, errors, months and versions; it starts nothing.
 
-For others: `history`, `matching`, `measured`, `nearest`, `ranges`, `recording`, `releases`, `remedies`, `several`,
-`store`, `symptoms`, `timeline`, `verdicts`, `wording`.
+For others: `ambiguity`, `answers`, `history`, `matching`, `measured`, `ranges`, `recording`, `remedies`, `store`,
+`symptoms`, `wording`.
 """

@@ -1,10 +1,11 @@
 """What a cell did on each stack that is known of it, by runs and by rules, and whether that is its failure."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from faultline import strategies
 from faultline.base.packages import STACK, TODAY
@@ -13,7 +14,10 @@ from faultline.catalogue import Change, Failure
 from faultline.catalogue.outcomes import SILENT, Did
 from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.cells.claims import Outcomes
 from faultline.observations import measured, ranges, store
+from faultline.observations.measured import Place, place
+from faultline.observations.store import MeasuredStack
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,14 @@ class Observation:
 
 
 @functools.cache
-def of(failure: Failure, cell: Cell) -> list[Observation]:
+def observations_of(failure: Failure, cell: Cell) -> list[Observation]:
     """What a cell did on every stack, the oldest first; each stack once, by the first source that knows of it.
 
     The first release with the failure, if a search determined it, is one more. A cell in bf16 that does today what its
     twin in fp32 does has the twin's observations beside its own.
     """
     by_versions: dict[frozenset[tuple[str, Version]], Observation] = {}
-    for observation in _known(failure, cell):
+    for observation in _observe(failure, cell):
         by_versions.setdefault(frozenset(observation.versions.items()), observation)
     known = list(by_versions.values())
     first = turn(failure.history.began, cell)
@@ -51,7 +55,7 @@ def of(failure: Failure, cell: Cell) -> list[Observation]:
     return sorted(known, key=age)
 
 
-def _known(failure: Failure, cell: Cell) -> Iterator[Observation]:
+def _observe(failure: Failure, cell: Cell) -> Iterator[Observation]:
     """Today by the rules, then runs, the newest of a stack first, then the rules of other stacks."""
 
     def on(name: str) -> Observation:
@@ -138,3 +142,60 @@ def turn(turns: Iterable[Change], cell: Cell) -> Change | None:
 def parsed(versions: Mapping[str, str]) -> dict[str, Version]:
     """Versions by package, without local build tags; what is no version is left out."""
     return {name: ranges.public(version) for name, version in versions.items() if ranges.is_version(version)}
+
+
+def nearest_stack(failure: Failure, versions: Mapping[str, str]) -> tuple[MeasuredStack, Outcomes] | None:
+    """The stack on which a failure's broken cells were run that is nearest to these versions, and what they did there.
+
+    None of its packages is newer, and of these stacks the one that shares most versions is nearest, then the newest;
+    torch counts for nothing. None if the versions name nothing of the stack, or are older than all.
+    """
+    asked = {name: version for name, version in versions.items() if name in STACK and name != "torch"}
+    if not asked:
+        return None
+
+    def nearness(run: tuple[MeasuredStack, Outcomes]) -> tuple[int, list[Version]]:
+        there = run[0].versions
+        same = sum(there.get(name) == version for name, version in asked.items())
+        return same, [Version(there.get(name, "0")) for name in (*asked, *sorted(STACK)) if name != "torch"]
+
+    fits = [run for run in _broken_runs(failure) if all(_upto(run[0].versions, *each) for each in asked.items())]
+    return max(fits, key=nearness, default=None)
+
+
+@store.view
+def _broken_runs(failure: Failure) -> list[tuple[MeasuredStack, Outcomes]]:
+    """Each stack on which broken cells of a failure were run, today's first, and what they did; impossible left out."""
+    stacks = {name: stack for name, stack in store.stacks().items() if stack.named}
+    by_stack = {TODAY: measured.outcomes(failure)}
+    by_stack |= {name: did for name, did in measured.by_stack(failure.name).items() if name in stacks.keys() - {TODAY}}
+    stacks[TODAY] = MeasuredStack(TODAY, measured.pinned())
+    ran = {
+        name: {cell: did for cell, did in there.items() if cell.broken and did.outcome != "impossible"}
+        for name, there in by_stack.items()
+    }
+    return [(stacks[name], there) for name, there in ran.items() if there]
+
+
+def disappeared(failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str]) -> bool:
+    """Whether cells were run in these places on the stack nearest to these versions, and none ended so."""
+    near = nearest_stack(failure, versions)
+    there = _within(near[1], where) if near else []
+    return bool(there) and not any(did.signature == signature for did in there)
+
+
+def count_outcomes(did: Outcomes, where: Collection[Place]) -> dict[str, int]:
+    """How many cells had which outcome, in these places if any was run there."""
+    there = _within(did, where) or did.values()
+    return dict(Counter(" ".join(each).strip() for each in there).most_common())
+
+
+def _within(did: Outcomes, where: Collection[Place]) -> list[Did]:
+    return [each for cell, each in did.items() if place(cell) in where]
+
+
+def _upto(versions: Mapping[str, str], name: str, version: str) -> bool:
+    try:
+        return name not in versions or Version(versions[name]) <= Version(version)
+    except InvalidVersion:
+        return True

@@ -12,7 +12,7 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Mechanism, meets_any
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, Cell
-from faultline.observations import measured, nearest, remedies
+from faultline.observations import history, measured, remedies
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.strategies.naming import mentioned
@@ -124,7 +124,9 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
     by = support(failure, signature, hints)
     if by in (Support.NOTHING, Support.ERROR) and (others := _elsewhere(failure, signature, hints)):
         there = frozenset(spot for spot in everywhere if spot[0] in others)
-        return Match(failure, signature, against=f"measured elsewhere, under {words.grouped(others, ())}", where=there)
+        return Match(
+            failure, signature, against=f"measured elsewhere, under {words.group_strategies(others, ())}", where=there
+        )
     match by:
         case Support.NOTHING:
             return Match(failure, signature, against=SHARED, where=places)
@@ -132,7 +134,7 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
             same = mechanism(failure, signature)
             return Match(failure, signature, LIKELY, where=places, mechanism=same.text if same else "")
         case Support.ERROR | Support.LOG if places and _place_known(hints, modes, everywhere):
-            nearest_raises = not nearest.disappeared(failure, signature, places, hints.versions)
+            nearest_raises = not history.disappeared(failure, signature, places, hints.versions)
             return Match(failure, signature, CERTAIN if nearest_raises else LIKELY, where=places)
         case Support.PARTLY:
             return Match(failure, signature, LIKELY, where=places, only_if=_open(failure, signature, hints))

@@ -20,7 +20,7 @@ from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Outcomes
 from faultline.cells.selection import Selection
 from faultline.observations import ranges, store
-from faultline.observations.store import Error, Row, Stack
+from faultline.observations.store import MeasuredStack, RecordedError, Row
 from faultline.observations.wording import same_error
 from faultline.stacks import requests
 
@@ -68,8 +68,18 @@ def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
     expected_there = by_rules(failure, stack)
     if stack == TODAY:
         return expected_there
-    ran = {cell: row.did for cell, rows in store.rows(failure.name).items() for row in rows if row.stack == stack}
+    ran = by_stack(failure.name).get(stack, {})
     return {cell: ran.get(cell, did) for cell, did in expected_there.items()}
+
+
+@store.view
+def by_stack(failure: str) -> Mapping[str, Outcomes]:
+    """What the cells of a failure did on each stack that is recorded; of several runs, the newest."""
+    did_there: dict[str, dict[Cell, Did]] = {}
+    for cell, rows in store.rows(failure).items():
+        for row in rows:
+            did_there.setdefault(row.stack, {})[cell] = row.did
+    return did_there
 
 
 @functools.cache
@@ -88,15 +98,9 @@ def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
     return results
 
 
-def with_versions(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
-    """The versions by which a failure's rules tell cells apart, and what cells do with them.
-
-    Without such versions, it is what they do on the stack that shows the failure.
-    """
-    packages = {package for rule in expected.rules(failure) for package, _ in rule.versions}
-    relevant = {n: version for n, version in versions.items() if n in packages and ranges.is_version(version)}
-    shown = shown_on(failure)
-    return relevant, ruled(failure, pins(shown) | relevant) if relevant else outcomes(failure, shown)
+def possible(failure: Failure, cell: Cell) -> bool:
+    """Whether a cell can be had today."""
+    return outcomes(failure)[cell].outcome not in claims.NOT_RUN
 
 
 def shown_on(failure: Failure) -> str:
@@ -106,7 +110,7 @@ def shown_on(failure: Failure) -> str:
     return TODAY
 
 
-def months() -> list[Stack]:
+def months() -> list[MeasuredStack]:
     """The stacks of the timeline, the oldest first, today's last."""
     dated = (stack for stack in store.stacks().values() if stack.month)
     return sorted(dated, key=lambda stack: (stack.month == TODAY, stack.month))
@@ -184,7 +188,7 @@ def beginning(error: str) -> str:
     return kind.rpartition(".")[2] + colon + message
 
 
-def runs(error: Error) -> list[tuple[Cell, Row]]:
+def runs(error: RecordedError) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error, by stack and cell."""
     every = [(cell, row) for cell, rows in store.rows(error.failure).items() for row in rows if row.error == error.id]
     return sorted(every, key=lambda run: (releases(run[1]), run[0].id))
@@ -195,7 +199,7 @@ def releases(row: Row) -> str:
     return stack_name(store.stacks()[row.stack].versions)
 
 
-def named_stacks() -> dict[str, Stack]:
+def named_stacks() -> dict[str, MeasuredStack]:
     """The files of stacks/ on which broken cells were run, without today's."""
     return {name: stack for name, stack in store.stacks().items() if name in requests.named() and name != TODAY}
 
@@ -207,7 +211,7 @@ def oldest(package: str) -> Version:
     return min(map(ranges.public, (*every, pinned()[package])))
 
 
-def seen(text: str) -> list[tuple[Cell, Row]]:
+def runs_with_error(text: str) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error in any wording; the newest stack last, today's behind all."""
     begins = beginning(text)
     alike = [each for each in store.errors().values() if same_error(beginning(each.text), begins)]
@@ -216,7 +220,7 @@ def seen(text: str) -> list[tuple[Cell, Row]]:
     return sorted(every, key=lambda run: ages[run[1].stack])
 
 
-def _age(stack: Stack) -> tuple[bool, list[Version]]:
+def _age(stack: MeasuredStack) -> tuple[bool, list[Version]]:
     order = ("transformers", *STACK)
     return stack.versions == pinned(), [Version(stack.versions.get(name, "0")) for name in order]
 

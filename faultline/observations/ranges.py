@@ -90,7 +90,7 @@ def public(version: str) -> Version:
     return Version(Version(version).public)
 
 
-def both(one: Range, other: Range) -> Range:
+def intersect(one: Range, other: Range) -> Range:
     """The versions that two ranges share, if any."""
     text = ",".join(dict.fromkeys(part for each in (one, other) for part in each.text.split(",") if part))
     return Range(text, one.allowed & other.allowed, one.pinned or other.pinned)

@@ -1,15 +1,37 @@
-"""How new runs change the observations."""
+"""How new runs change the observations and the timeline in them: what the same cells did on the stack of each month."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from faultline.base.packages import TODAY, stack_name
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
-from faultline.observations import measured
-from faultline.observations.store import OTHER, Divergence, Error, Observations, Row, Stack, digest
-from faultline.observations.timeline import UNINSTALLABLE, Timeline
+from faultline.observations import measured, store
+from faultline.observations.store import OTHER, Divergence, MeasuredStack, Observations, RecordedError, Row, digest
+
+UNINSTALLABLE = Did("uninstallable")
+"""Instead of an outcome, where nothing could be run on a stack."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each cell did on each month's stack, in the order of the stacks."""
+
+    stacks: Sequence[MeasuredStack]
+    cells: Mapping[Cell, Sequence[Did]]
+
+
+def committed() -> Timeline:
+    """The timeline of the recorded observations."""
+    cells = {
+        cell: [row.did if row else UNINSTALLABLE for row in rows]
+        for failure in store.failure_names()
+        for cell, rows in measured.monthly(failure).items()
+    }
+    return Timeline(measured.months(), cells)
+
 
 NONE: Mapping[str, Divergence] = MappingProxyType({})
 QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
@@ -17,8 +39,8 @@ QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
 
 def with_runs(
     before: Observations,
-    stacks: Iterable[Stack],
-    errors: Iterable[Error],
+    stacks: Iterable[MeasuredStack],
+    errors: Iterable[RecordedError],
     runs: Iterable[tuple[Cell, Row]],
     divergences: Mapping[str, Divergence] = NONE,
 ) -> Observations:
@@ -30,7 +52,7 @@ def with_runs(
     every_stack = {**before.stacks, **{stack.name: stack for stack in stacks}}
     new = {error.id: error for error in errors}
     every_error = new | {**before.errors} | {id_: error for id_, error in new.items() if id_ in today}
-    return named(Observations(every_stack, every_error, rows, {**before.divergences, **divergences}))
+    return with_current_names(Observations(every_stack, every_error, rows, {**before.divergences, **divergences}))
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -65,7 +87,7 @@ def with_today(before: Observations) -> Observations:
     return replace(before, stacks={**stacks, TODAY: replace(stacks[TODAY], month=TODAY)})
 
 
-def named(observations: Observations) -> Observations:
+def with_current_names(observations: Observations) -> Observations:
     """Observations with the names that stacks and errors have by now; what nothing refers to any more is left out.
 
     A stack has another name if its file in stacks/ has changed, an error another signature if its failure's patterns
@@ -76,7 +98,7 @@ def named(observations: Observations) -> Observations:
     recorded |= {each.cell.partition("/")[0] for each in observations.divergences.values()}
     cells = {cell for name in recorded & catalogue.keys() for cell in measured.outcomes(catalogue[name])}
     stacks = {name: with_name(stack) for name, stack in observations.stacks.items()}
-    errors = {id_: _named(error) for id_, error in observations.errors.items() if error.failure in catalogue}
+    errors = {id_: _current_error(error) for id_, error in observations.errors.items() if error.failure in catalogue}
     rows = {
         cell: tuple(
             sorted((_current(row, stacks, errors) for row in each if row.error or cell in cells), key=lambda r: r.stack)
@@ -96,18 +118,18 @@ def named(observations: Observations) -> Observations:
     )
 
 
-def with_name(stack: Stack) -> Stack:
+def with_name(stack: MeasuredStack) -> MeasuredStack:
     """A stack with the name of its file in stacks/, else of its month, else one without a meaning."""
     month = stack.month if stack.month != TODAY else ""
     name = measured.named_as(stack.versions) or month or OTHER + digest(stack_name(stack.versions))
     return replace(stack, name=name)
 
 
-def _named(error: Error) -> Error:
+def _current_error(error: RecordedError) -> RecordedError:
     signature = failures()[error.failure].signature(error.text)
     return replace(error, signature=signature) if error.outcome == "raises" else error
 
 
-def _current(row: Row, stacks: dict[str, Stack], errors: dict[str, Error]) -> Row:
+def _current(row: Row, stacks: dict[str, MeasuredStack], errors: dict[str, RecordedError]) -> Row:
     signature = errors[row.error].signature if row.error else row.signature
     return row._replace(stack=stacks[row.stack].name, signature=signature)

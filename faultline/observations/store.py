@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Stack:
+class MeasuredStack:
     """Exact versions on which cells were run.
 
     `name` is that of a file in stacks/ or a month. Stacks without such a name have only their errors recorded.
@@ -47,7 +47,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Error:
+class RecordedError:
     """An error with which cells of a failure ended; `id` is a digest of its normalised text.
 
     Of an error that today's stack has, the `traceback` is from there.
@@ -99,8 +99,8 @@ class Observations:
     Of several rows of one cell and one stack, the last is the newest run.
     """
 
-    stacks: Mapping[str, Stack] = field(default_factory=dict)
-    errors: Mapping[str, Error] = field(default_factory=dict)
+    stacks: Mapping[str, MeasuredStack] = field(default_factory=dict)
+    errors: Mapping[str, RecordedError] = field(default_factory=dict)
     rows: Mapping[Cell, Sequence[Row]] = field(default_factory=dict)
     divergences: Mapping[str, Divergence] = field(default_factory=dict)
 
@@ -113,15 +113,15 @@ def view(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @view
-def stacks() -> Mapping[str, Stack]:
+def stacks() -> Mapping[str, MeasuredStack]:
     """Every stack by its name."""
-    return {stack.name: stack for stack in _read(FOLDER / STACKS, Stack)}
+    return {stack.name: stack for stack in _read(FOLDER / STACKS, MeasuredStack)}
 
 
 @view
-def errors() -> Mapping[str, Error]:
+def errors() -> Mapping[str, RecordedError]:
     """Every error by its id, in the order of failures, signatures and texts."""
-    return {error.id: error for error in _read(FOLDER / ERRORS, Error)}
+    return {error.id: error for error in _read(FOLDER / ERRORS, RecordedError)}
 
 
 @view
@@ -172,7 +172,7 @@ def forget() -> None:
         remembered.cache_clear()
 
 
-def _order(error: Error) -> tuple[str, str, str, str]:
+def _order(error: RecordedError) -> tuple[str, str, str, str]:
     return error.failure, error.signature, error.outcome, normalised(error.text)
 
 

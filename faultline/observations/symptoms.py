@@ -1,11 +1,16 @@
-"""What one sees of a training that goes wrong without an error, and the failures of which that is seen today."""
+"""Where and how failures end today, and what one sees of a training that goes wrong without an error."""
 
 from collections.abc import Mapping, Sequence
 
 from faultline import strategies
+from faultline.base.markdown import as_code
+from faultline.base.packages import TODAY
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome, Signature
-from faultline.cells.cell import Cell
+from faultline.cells import claims
+from faultline.cells.cell import Cell, default_world
+from faultline.cells.words import group_strategies
 from faultline.observations import measured
 
 RESUMED = "it trains on otherwise after resuming"
@@ -43,5 +48,31 @@ def by_symptom() -> dict[str, dict[str, Sequence[str]]]:
                 shown_by[words].setdefault(name, {})[cell.strategy] = None
     order = strategies.names().index
     return {
-        words: {name: sorted(where, key=order) for name, where in shown.items()} for words, shown in shown_by.items() if shown
+        words: {name: sorted(where, key=order) for name, where in shown.items()}
+        for words, shown in shown_by.items()
+        if shown
     }
+
+
+ENDINGS = {"misplaced": "misplaced", "diverges": "silent", "raises": "raises", "hangs": "hangs", "crashes": "crashes"}
+
+
+def endings(failure: Failure, stack: str = TODAY, precision: str = "fp32") -> list[str]:
+    """How the broken variants end on a stack, at the usual world size, and under which strategies."""
+    names: dict[str, dict[str, None]] = {}
+    outcomes = measured.outcomes(failure, stack)
+    for cell in claims.showing(failure, outcomes):
+        if cell.precision == precision and cell.world_size == default_world(cell):
+            names.setdefault(ENDINGS[outcomes[cell][0]], {})[cell.strategy] = None
+    return [f"{word}: {as_code(group_strategies(under, strategies.names()))}" for word, under in names.items()]
+
+
+def happens_today(failure: Failure) -> str:
+    """Where a failure happens on today's stack, or which stack showed it if today's doesn't."""
+    if here := endings(failure):
+        return "; ".join(here)
+    if not failure.reported:
+        return "not reproduced"
+    stack, precision = failure.reported.stack, failure.reported.precision
+    setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
+    return f"nowhere any more; with {setting}, {'; '.join(endings(failure, stack, precision))}"

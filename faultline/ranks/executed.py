@@ -17,7 +17,7 @@ BODY = ""  # stands for a module's body
 def recorded(by_file: dict[str, list[str]]) -> Iterator[None]:
     """Fill a mapping from files, below the folder of installed packages, to the qualified names of what ran.
 
-    A function's name is that which `units` of releases/units.py gives it. The body of a module that was imported
+    A function's name is that which releases/code_changes.py gives it. The body of a module that was imported
     before counts as well: all that runs here uses what it left.
     """
     codes: dict[int, CodeType] = {}  # by identity: a code's hash and equality look at all of it

@@ -1,5 +1,5 @@
 """Questions about releases: is-safe, bisect, reproduce, timeline.
 
-For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `recorded`, `reproduce`, `scope`, `search`,
+For others: `bisect`, `bisection`, `changes`, `is_safe`, `is_safe_view`, `recorded`, `reproduce`, `sampling`,
 `timeline`.
 """

@@ -11,9 +11,9 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPEC
 from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.cell import Cell, default_world, listed
+from faultline.cells.cell import Cell, default_world, split_values
 from faultline.cells.selection import Selection
-from faultline.releases import bisect_record, bisect_view
+from faultline.releases import bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
 from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Campaign
@@ -54,7 +54,7 @@ def run(request: BisectRequest) -> int:
     known = {*NEEDED, *pins("\n".join(requests.installed()))}
     if package not in known:
         raise unknown("package", request.package, sorted(known))
-    cells = chosen(request.selection, request.engine)
+    cells = cells_asked(request.selection, request.engine)
     failure = failures()[cells[0].failure]
     introduced = request.direction == "introduced"
     question = Question(failure, cells, package, introduced, request.others == "dated", bad(request.bad))
@@ -71,14 +71,14 @@ def run(request: BisectRequest) -> int:
     if not request.direction and boundary.after is None and boundary.before is not None:
         bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
         boundary = bisection.search()
-    culprits = bisection.blame(boundary) if request.blame and boundary.both else None
-    record = bisect_record.record(bisection, boundary, culprits)
+    culprits = bisection.blame(boundary) if request.blame and boundary.complete else None
+    record = bisect_view.record(bisection, boundary, culprits)
     (campaign.folder.path / "bisect.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     campaign.folder.describe(finished=True)
     for line in bisect_view.lines(record):
         print(line)
     print(f"results: {campaign.folder.shown}/bisect.json")
-    return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.both else EXIT_UNEXPECTED
+    return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.complete else EXIT_UNEXPECTED
 
 
 def most_runs(releases: int) -> int:
@@ -119,7 +119,7 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
         raise unknown(f"release of {package}", version, [each.version for each in reversed(releases)]) from None
 
 
-def chosen(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
+def cells_asked(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
     if selection.cells:
         cells = engines.runnable(selection, engine)
@@ -159,7 +159,7 @@ def narrowed(selection: Selection) -> Selection:
 
 def bad(text: str) -> list[str]:
     """The outcomes that count as the failure: ``raises``, or with a signature, ``raises:other``."""
-    words = list(listed(text))
+    words = list(split_values(text))
     outcomes = [str(outcome) for outcome in Outcome if outcome not in (Outcome.TRAINS, Outcome.INVALID)]
     for word in words:
         if word.partition(":")[0] not in outcomes:

@@ -1,10 +1,9 @@
 """Whether a candidate stack is safe: which cells changed against the baseline, how, and what that says together."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
 from faultline.base.text import count, one_line
@@ -27,7 +26,7 @@ SAMPLE = 3  # cells of one cause that are measured again
 REPEATS = 3  # at most, of a cell that doesn't do the same twice
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """How a cell changed, the gravest first; docs/releases.md has what each of them means."""
 
     DIVERGES = "diverges now"
@@ -41,7 +40,7 @@ class Kind(StrEnum):
     FIXED = "fixed"
 
 
-WORSE = (Kind.DIVERGES, Kind.LOST, Kind.REGRESSED)
+WORSE = (ChangeKind.DIVERGES, ChangeKind.LOST, ChangeKind.REGRESSED)
 
 
 class Safety(StrEnum):
@@ -57,7 +56,7 @@ class Safety(StrEnum):
 
 
 @dataclass(frozen=True)
-class Change:
+class CellChange:
     """A cell that changed; a side without a result that proves anything is None.
 
     `hides` says of an infra change that what the candidate does stays unknown,
@@ -65,8 +64,8 @@ class Change:
     """
 
     cell: Cell
-    kind: Kind
-    first: Kind
+    kind: ChangeKind
+    first: ChangeKind
     before: Result | None
     after: Result | None
     hides: bool = False
@@ -80,7 +79,7 @@ class Change:
     @property
     def unsteady(self) -> bool:
         """Whether it has results on both stacks, which don't agree with one another."""
-        return self.kind is Kind.INFRA and bool(self.before and self.after)
+        return self.kind is ChangeKind.INFRA and bool(self.before and self.after)
 
     @property
     def error(self) -> str:
@@ -95,19 +94,19 @@ class Change:
 class ChangeGroup:
     """Changes of one kind and cause, with the plainest cell first."""
 
-    kind: Kind
-    changes: tuple[Change, ...]
+    kind: ChangeKind
+    changes: tuple[CellChange, ...]
 
     @property
-    def example(self) -> Change:
+    def example(self) -> CellChange:
         return self.changes[0]
 
     @property
-    def before(self) -> str:
+    def did(self) -> str:
         return observed(self.example.before)
 
     @property
-    def after(self) -> str:
+    def does(self) -> str:
         return observed(self.example.after)
 
 
@@ -127,7 +126,7 @@ class Comparison:
     recorded: int = 0
     strategies: frozenset[str] = frozenset()
     unproven: int = 0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[CellChange, ...] = ()
     unusable: str = ""
     identical: bool = False
 
@@ -138,21 +137,21 @@ class Comparison:
     @property
     def groups(self) -> list[ChangeGroup]:
         """Every change in exactly one group; the gravest and then the largest groups first."""
-        alike = _grouped(self.changes, lambda change: (change.kind, *change.cause, normalised(change.note)))
+        alike = group_by(self.changes, lambda change: (change.kind, *change.cause, normalised(change.note)))
         groups = [ChangeGroup(changes[0].kind, tuple(changes)) for changes in alike]
-        return sorted(groups, key=lambda group: (list(Kind).index(group.kind), -len(group.changes)))
+        return sorted(groups, key=lambda group: (list(ChangeKind).index(group.kind), -len(group.changes)))
 
     @property
     def reasons(self) -> list[tuple[Safety, str]]:
         """What rules out SAFE, each with the verdict that it leads to."""
         counts = Counter(change.kind for change in self.changes)
-        lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
+        lost = sum(c.kind is ChangeKind.IMPOSSIBLE and trained(c.before) for c in self.changes)
         hidden = sum(change.hides for change in self.changes)
         unproven = self.unproven if self.unproven > self.cells // 2 else 0
         counted = [
-            (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
-            (Safety.NOT_SAFE, counts[Kind.LOST], "can't be trained by a single process now"),
-            (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
+            (Safety.NOT_SAFE, counts[ChangeKind.DIVERGES], "went wrong without an error"),
+            (Safety.NOT_SAFE, counts[ChangeKind.LOST], "can't be trained by a single process now"),
+            (Safety.NOT_SAFE, counts[ChangeKind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
             (Safety.UNKNOWN, unproven, "prove nothing on either stack"),
@@ -174,83 +173,58 @@ class Comparison:
         return ruled_out or (Safety.SAFE if self.judged else Safety.UNKNOWN)
 
 
-def compare(
-    cells: Sequence[Cell],
-    before: Iterable[Sequence[Result]],
-    after: Iterable[Sequence[Result]],
-    recorded: Collection[Cell] = (),
-) -> Comparison:
-    """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again.
-
-    Cells need no run on the baseline that train on the candidate, or fail there as is `recorded` of the baseline.
-    """
-    sides = _by_cell(before), _by_cell(after)
-    changes, unproven = [], 0
-    compared, trained, as_recorded = list[Cell](), list[Cell](), list[Cell]()
-    for cell in cells:
-        old, new = (side.get(cell.id, []) for side in sides)
-        if not old and new and (all(map(_trained, new)) or cell in recorded):
-            (as_recorded if cell in recorded else trained).append(cell)
-            continue
-        proven = [_proven(side) for side in (old, new)]
-        if all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven):
-            compared.append(cell)
-        unproven += not any(proven)
-        change = changed(cell, old, new)
-        if change:
-            changes.append(change)
-    strategies = frozenset(cell.strategy for cell in (*compared, *trained, *as_recorded))
-    return Comparison(len(cells), len(compared), len(trained), len(as_recorded), strategies, unproven, tuple(changes))
-
-
-def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:
+def change_of(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> CellChange | None:
     """How a cell changed, from all its results on both stacks; None where it didn't, or proves nothing on either."""
-    old, new = (_proven(side) for side in (before, after))
+    old, new = (proven(side) for side in (before, after))
     if not old and not new and before and after:
         return None
     if not old or not new:
         side, runs = ("baseline", before) if not old else ("candidate", after)
         why = runs[0].detail if runs else "it was not measured"
         shown = old[0] if old else None, new[0] if new else None
-        return Change(cell, Kind.INFRA, Kind.INFRA, *shown, True, f"no proof on the {side}: {one_line(why)}")
+        return CellChange(
+            cell, ChangeKind.INFRA, ChangeKind.INFRA, *shown, True, f"no proof on the {side}: {one_line(why)}"
+        )
     kind = classify(old[0], new[0])
-    steady = all(same(side[0], other) for side in (old, new) for other in side)
+    steady = all(agree(side[0], other) for side in (old, new) for other in side)
     if steady and kind is None:
         if len(old) == len(before) and len(new) == len(after):
             return None
-        return Change(cell, Kind.INFRA, Kind.INFRA, old[0], new[0], note="no proof at first, unchanged when repeated")
+        return CellChange(
+            cell, ChangeKind.INFRA, ChangeKind.INFRA, old[0], new[0], note="no proof at first, unchanged when repeated"
+        )
     if steady and kind:
-        return Change(cell, kind, kind, old[0], new[0])
-    first = kind or Kind.INFRA
-    if all(any(same(one, other) for other in others) for runs, others in ((new, old), (old, new)) for one in runs):
-        return Change(cell, Kind.INFRA, first, old[0], new[0], note="the baseline does this at times as well")
-    return Change(cell, Kind.INFRA, first, old[0], new[0], True, "not the same when repeated")
+        return CellChange(cell, kind, kind, old[0], new[0])
+    first = kind or ChangeKind.INFRA
+    if all(any(agree(one, other) for other in others) for runs, others in ((new, old), (old, new)) for one in runs):
+        return CellChange(cell, ChangeKind.INFRA, first, old[0], new[0], note="the baseline does this at times as well")
+    return CellChange(cell, ChangeKind.INFRA, first, old[0], new[0], True, "not the same when repeated")
 
 
-def classify(before: Result, after: Result) -> Kind | None:
+def classify(before: Result, after: Result) -> ChangeKind | None:
     """The kind of change between two results that prove something, or None: nothing that got worse is excused."""
-    if same(before, after):
+    if agree(before, after):
         return None
     old, new = Outcome(before.outcome), Outcome(after.outcome)
     if new == Outcome.DIVERGES and old != Outcome.DIVERGES:
-        return Kind.DIVERGES
+        return ChangeKind.DIVERGES
     if new == Outcome.IMPOSSIBLE:
-        return Kind.IMPOSSIBLE
+        return ChangeKind.IMPOSSIBLE
     if old == Outcome.IMPOSSIBLE:
-        return Kind.POSSIBLE
+        return ChangeKind.POSSIBLE
     if _lacks_reference(after) and not _lacks_reference(before):
-        return Kind.LOST
+        return ChangeKind.LOST
     if new == Outcome.TRAINS:
-        return Kind.FIXED
+        return ChangeKind.FIXED
     if HARM[new] > HARM[old]:
-        return Kind.REGRESSED
+        return ChangeKind.REGRESSED
     unnamed = before.signature in UNNAMED or after.signature in UNNAMED
     if old == new == Outcome.RAISES and unnamed and same_error(before.detail, after.detail):
-        return Kind.WORDING
-    return Kind.OTHER
+        return ChangeKind.WORDING
+    return ChangeKind.OTHER
 
 
-def same(one: Result, other: Result) -> bool:
+def agree(one: Result, other: Result) -> bool:
     """Whether two results say the same; an error without a name is known by its text."""
     if one.did != other.did:
         return False
@@ -258,37 +232,15 @@ def same(one: Result, other: Result) -> bool:
     return not unnamed or normalised(one.detail) == normalised(other.detail)
 
 
-def pending(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
-    """The cells to measure again: some of each cause, all of one that has a doubtful cell, the doubtful more often.
-
-    `repeated` says how often each cell was measured again, by its id.
-    """
-    chosen = []
-    for changes in _grouped(comparison.changes, lambda change: change.cause):
-        doubtful = any(repeated.get(change.cell.id) and change.unsteady for change in changes)
-        for number, change in enumerate(changes):
-            times = repeated.get(change.cell.id, 0)
-            if (change.unsteady and change.hides and times < REPEATS) if times else (doubtful or number < SAMPLE):
-                chosen.append(change.cell)
-    return chosen
-
-
-def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
-    results: dict[str, list[Result]] = {}
-    for entry in chain(*runs):
-        results.setdefault(entry.cell.id, []).append(entry)
-    return results
-
-
-def _grouped(changes: Iterable[Change], key: Callable[[Change], tuple[str, ...]]) -> Iterable[list[Change]]:
+def group_by(changes: Iterable[CellChange], key: Callable[[CellChange], tuple[str, ...]]) -> Iterable[list[CellChange]]:
     """Changes with one key together, the plainest cell first."""
-    groups: dict[tuple[str, ...], list[Change]] = {}
+    groups: dict[tuple[str, ...], list[CellChange]] = {}
     for change in sorted(changes, key=_plainest):
         groups.setdefault(key(change), []).append(change)
     return groups.values()
 
 
-def _proven(side: Iterable[Result]) -> list[Result]:
+def proven(side: Iterable[Result]) -> list[Result]:
     """The results that say something of a stack: also an error that came where the strategy was not in force.
 
     So does one in a single process, without which there is no reference. What a
@@ -315,7 +267,7 @@ def _raised(entry: Result) -> bool:
     return entry.signature == Signature.NO_REFERENCE or any(rank.error for rank in entry.ranks)
 
 
-def _trained(result: Result | None) -> bool:
+def trained(result: Result | None) -> bool:
     return bool(result and result.outcome == Outcome.TRAINS)
 
 
@@ -326,17 +278,17 @@ def observed(result: Result | None) -> str:
     return str(result.did) if result else "no proof"
 
 
-def _text(change: Change) -> str:
+def _text(change: CellChange) -> str:
     """The text that distinguishes causes; a named signature does so by itself, and numbers differ from cell to cell."""
-    if change.first is Kind.INFRA:
+    if change.first is ChangeKind.INFRA:
         return normalised(change.note)
-    side = change.before if _trained(change.after) else change.after
+    side = change.before if trained(change.after) else change.after
     if not side or (side.outcome == Outcome.RAISES and side.signature not in UNNAMED):
         return ""
     described = side.outcome in (Outcome.RAISES, Outcome.CRASHES, Outcome.IMPOSSIBLE)
     return normalised(side.detail) if described else ""
 
 
-def _plainest(change: Change) -> tuple[object, ...]:
+def _plainest(change: CellChange) -> tuple[object, ...]:
     cell = change.cell
     return cell.world_size != default_world(cell), cell.precision != "fp32", cell.checkpointing != "off", cell.id

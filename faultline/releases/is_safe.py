@@ -11,12 +11,12 @@ from faultline.base.packages import STACK, TODAY, stack_name, untagged
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases import is_safe_view, reach, recorded, scope, side_by_side, sides
+from faultline.releases import coverage, given_stacks, is_safe_view, recorded, sampling, side_by_side
 from faultline.releases.changes import Comparison
-from faultline.releases.is_safe_view import Answer
-from faultline.releases.reach import Reach
-from faultline.releases.scope import USUAL, How
-from faultline.releases.side_by_side import Both, Watch
+from faultline.releases.coverage import Reach
+from faultline.releases.is_safe_view import UpgradeAnswer
+from faultline.releases.sampling import USUAL, How
+from faultline.releases.side_by_side import Both, RegressionWatch
 from faultline.runs import campaigns, engines, executed, measurement
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.engines import LOCAL, Engine, Pool
@@ -56,17 +56,17 @@ def run(request: IsSafeRequest) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
     cells = engines.runnable(request.selection, request.engine)
-    every = request.whole or scope.named(request.selection)
+    every = request.whole or sampling.names_cells(request.selection)
     if not every:
-        cells = scope.default(cells)
+        cells = sampling.usual_cells(cells)
     if not cells:
         raise UsageError("no cell matches all of these options")
-    base, notes = sides.baseline(request.base, request.python)
-    candidate = sides.read(request.candidate, sides.expected(base), "as in the baseline")
+    base, notes = given_stacks.baseline(request.base, request.python)
+    candidate = given_stacks.read(request.candidate, given_stacks.expected_versions(base), "as in the baseline")
     if candidate.text or not candidate.notes:
         on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
     if request.known:
-        answer = replace(recorded.answer(base, candidate.text, cells), notes=(*notes, *candidate.notes))
+        answer = replace(recorded.answer_from_records(base, candidate.text, cells), notes=(*notes, *candidate.notes))
         is_safe_view.terminal(Console(), answer)
         return answer.comparison.verdict.exit_code
     if base.here:
@@ -88,39 +88,41 @@ def run(request: IsSafeRequest) -> int:
     return answer.comparison.verdict.exit_code
 
 
-def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], how: How = USUAL) -> Answer:
+def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], how: How = USUAL) -> UpgradeAnswer:
     """Run cells on both stacks, and again those that changed.
 
     That both are the same is known before an environment is made, and what can't be installed before any cell runs.
     """
     text = " ".join(candidate.split())
-    if sides.same(base, text):
-        return Answer(text, base.name, (), Comparison(identical=True), stack=_line(sides.expected(base)))
+    if given_stacks.is_same(base, text):
+        return UpgradeAnswer(
+            text, base.name, (), Comparison(identical=True), stack=_line(given_stacks.expected_versions(base))
+        )
     names = (base.name, f"{text} on {base.name}")
     old = campaigns.resolved(campaign, names[0], base)
     changed_to = on(base, old.lock, text) if old.lock else None
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
-    changed = sides.differing(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    changed = given_stacks.differing(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
     if changed and changed_to:
         campaigns.note(f"{names[0]}, and {names[1]}: an environment that isn't there is made, in about a minute")
         old = campaigns.measure(campaign, names[0], base, [])
         new = campaigns.measure(campaign, names[1], changed_to, [])
-    known_as = is_safe_view.named(base.name)
+    known_as = is_safe_view.baseline_name(base.name)
     unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
     if new.unusable and not unusable:
         unusable = f"{text} on {known_as}: {new.unusable}"
     covers, lines = Reach(), list[str]()
     if not unusable and changed:
-        both = Both(campaign, (old, new), Watch(how.fail_fast))
-        comparison, covers, lines = measured(both, changed, cells, how)
+        both = Both(campaign, (old, new), RegressionWatch(how.fail_fast))
+        comparison, covers, lines = measure_and_compare(both, changed, cells, how)
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
-    line = _line(pins(old.lock) or sides.expected(base))
+    line = _line(pins(old.lock) or given_stacks.expected_versions(base))
     repeat = repeatable(base, text, new)
-    return Answer(text, base.name, changed, comparison, repeat, line, covers, lines)
+    return UpgradeAnswer(text, base.name, changed, comparison, repeat, line, covers, lines)
 
 
-def measured(
+def measure_and_compare(
     both: Both, changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell], how: How
 ) -> tuple[Comparison, Reach, list[str]]:
     """Cells on both stacks, in the order of what they execute; gives also how much of the change this reaches, and in
@@ -132,27 +134,27 @@ def measured(
     covers, asked, lines = Reach(), cells, list[str]()
     recording = executed.lacking(both.environments[0], cells)
     packages = [name for name, _, _ in changed]
-    campaigns.note(foreseen(both, recording, scope.at_most(cells, packages, how)))
-    first = scope.one_of_each(cells) if len(recording) > FEW else []
+    campaigns.note(foreseen(both, recording, sampling.at_most(cells, packages, how)))
+    first = sampling.one_of_each(cells) if len(recording) > FEW else []
     ended = both.end(first)
     if not ended:
         covers = reached(both, changed, cells)
-        cells = [*dict.fromkeys([*first, *covers.ordered(scope.some(covers, cells, how))])]
-        lines = scope.narrowing(covers, asked, cells, how, packages)
+        cells = [*dict.fromkeys([*first, *covers.in_order(sampling.cells_to_run(covers, cells, how))])]
+        lines = sampling.narrowing(covers, asked, cells, how, packages)
         # If much of a baseline is still to be measured, a first regression would be seen only after that.
-        if len(both.lacking(cells)[0]) > FEW:
+        if len(both.to_measure(cells)[0]) > FEW:
             first = cells[: len(first) + FIRST]
             ended = both.end(first)
     comparison, ran = side_by_side.compare(both, first if ended else cells)
     covers = covers.within(ran)
     covers = covers if comparison.unusable else on_candidate(both, covers)
-    early = scope.early(len(cells) - len(ran)) if both.watch.enough else []
+    early = sampling.early_end(len(cells) - len(ran)) if both.watch.enough else []
     return comparison, covers, [*lines, *early, *covers.lines()]
 
 
 def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """What is still to be run, and how long that takes, in words."""
-    sides, workers = both.lacking(cells), both.campaign.workers or both.campaign.engine.room()
+    sides, workers = both.to_measure(cells), both.campaign.workers or both.campaign.engine.room()
     seconds = RECORDING * measurement.expected(recording, recorders(both.campaign))
     seconds += sum(measurement.expected(side, workers) for side in sides)
     old, new = map(len, sides)
@@ -164,12 +166,12 @@ def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> st
     )
 
 
-def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
+def narrowed(answer: UpgradeAnswer, cells: Sequence[Cell], how: How) -> Comparison:
     """What an answer about every cell would have been if fewer had run."""
     whole = answer.comparison
     if whole.unusable or whole.identical:
         return whole
-    some = {*scope.some(answer.reach, cells, how)}
+    some = {*sampling.cells_to_run(answer.reach, cells, how)}
     return replace(
         whole,
         cells=len(some),
@@ -184,7 +186,9 @@ def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
 def reached(both: Both, changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]) -> Reach:
     """What of the packages that changed cells execute."""
     try:
-        return reach.of(both.environments, [name for name, _, _ in changed], cells, recorders(both.campaign))
+        return coverage.measure_coverage(
+            both.environments, [name for name, _, _ in changed], cells, recorders(both.campaign)
+        )
     except NeverReady:  # which the measurement will say
         return Reach()
 

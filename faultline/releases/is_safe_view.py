@@ -15,9 +15,9 @@ from faultline.base.packages import STACK, TODAY
 from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
-from faultline.cells.words import grouped, ordered
+from faultline.cells.words import group_strategies, in_order
 from faultline.releases.changes import ChangeGroup, Comparison, Safety
-from faultline.releases.reach import Reach
+from faultline.releases.coverage import Reach
 
 PACKAGES, GROUPS = 80, 12  # that the comment has: GitHub takes 65536 characters
 ERROR = 700  # characters of an error that the comment and the terminal show
@@ -25,7 +25,7 @@ STYLES = dict(zip(Safety, ("bold green", "bold red", "bold yellow", "bold"), str
 
 
 @dataclass(frozen=True)
-class Answer:
+class UpgradeAnswer:
     """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
 
     `packages` has name, old and new version; `repeat` is the stack, as
@@ -46,26 +46,26 @@ class Answer:
 
     @property
     def against(self) -> str:
-        return named(self.baseline)
+        return baseline_name(self.baseline)
 
 
-def named(stack: str) -> str:
+def baseline_name(stack: str) -> str:
     """A baseline as people know it."""
     return "your installed stack" if stack == TODAY else stack
 
 
-def write(folder: Path, answer: Answer) -> None:
+def write(folder: Path, answer: UpgradeAnswer) -> None:
     """Write summary.md and verdict.json."""
     (folder / "summary.md").write_text(markdown(answer), encoding="utf-8")
     (folder / "verdict.json").write_text(json.dumps(data(answer), indent=2) + "\n", encoding="utf-8")
 
 
-def headline(answer: Answer) -> str:
+def headline(answer: UpgradeAnswer) -> str:
     """The verdict, and on what: ``SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)``."""
     return one_line(f"{answer.comparison.verdict}: {upgrade(answer)} (against {answer.against})")
 
 
-def upgrade(answer: Answer) -> str:
+def upgrade(answer: UpgradeAnswer) -> str:
     """The versions that were asked for and differ, or all of the stack that do; else the candidate as it was given."""
     asked = {re.split(r"[^\w.-]", word)[0].lower() for word in answer.candidate.split()}
     steps = dict(zip((name for name, _, _ in answer.packages), bumped(answer), strict=True))
@@ -73,12 +73,12 @@ def upgrade(answer: Answer) -> str:
     return ", ".join(some) or answer.candidate
 
 
-def because(answer: Answer) -> list[str]:
+def because(answer: UpgradeAnswer) -> list[str]:
     """Why the verdict is what it is, and what the comparison covered, each in a line."""
     return [*reasons(answer), *map(one_line, answer.scope)]
 
 
-def reasons(answer: Answer) -> list[str]:
+def reasons(answer: UpgradeAnswer) -> list[str]:
     """Why the verdict is what it is, and how many cells were compared, each in a line."""
     comparison = answer.comparison
     if comparison.identical:
@@ -100,10 +100,10 @@ def reasons(answer: Answer) -> list[str]:
 
 def not_compared(comparison: Comparison) -> str:
     """The strategies under which no cell was judged, in few words."""
-    return grouped([name for name in strategies.names() if name not in comparison.strategies], ())
+    return group_strategies([name for name in strategies.names() if name not in comparison.strategies], ())
 
 
-def bumped(answer: Answer) -> list[str]:
+def bumped(answer: UpgradeAnswer) -> list[str]:
     """The packages that differ: ``trl 1.16.0 → 1.12.0``."""
     return [one_line(f"{name} {old or 'none'} → {new or 'none'}") for name, old, new in answer.packages]
 
@@ -111,17 +111,17 @@ def bumped(answer: Answer) -> list[str]:
 def places(group: ChangeGroup) -> list[tuple[str, str]]:
     """Where a group's cells are, axis by axis, in few words."""
     cells = [change.cell for change in group.changes]
-    names = ordered((cell.strategy for cell in cells), strategies.names())
-    modes = ordered((cell.checkpointing for cell in cells), CHECKPOINTING)
+    names = in_order((cell.strategy for cell in cells), strategies.names())
+    modes = in_order((cell.checkpointing for cell in cells), CHECKPOINTING)
     variants = {
         failure: {cell.variant for cell in cells if cell.failure == failure}
         for failure in sorted({cell.failure for cell in cells})
     }
-    precisions = ordered((cell.precision for cell in cells), PRECISIONS)
+    precisions = in_order((cell.precision for cell in cells), PRECISIONS)
     worlds = sorted({cell.world_size for cell in cells if cell.world_size != default_world(cell)})
     axes = [
         ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in variants.items())),
-        ("strategies", grouped(names, strategies.names())),
+        ("strategies", group_strategies(names, strategies.names())),
         ("checkpointing", "any" if len(modes) == len(CHECKPOINTING) else ", ".join(modes)),
         ("precision", "" if precisions == ["fp32"] else ", ".join(precisions)),
         ("world sizes", ", ".join(map(str, worlds)) and f"also {', '.join(map(str, worlds))}"),
@@ -129,12 +129,12 @@ def places(group: ChangeGroup) -> list[tuple[str, str]]:
     return [(axis, one_line(text)) for axis, text in axes if text]
 
 
-def repeat(answer: Answer, group: ChangeGroup) -> str:
+def repeat(answer: UpgradeAnswer, group: ChangeGroup) -> str:
     """What runs the group's plainest cell again; nothing for a stack that a shell or make would read otherwise."""
     return words.command(group.example.cell.id, answer.repeat) if answer.repeat else ""
 
 
-def data(answer: Answer) -> dict[str, object]:
+def data(answer: UpgradeAnswer) -> dict[str, object]:
     """The whole answer as JSON can hold it; docs/releases.md has the table of its keys."""
     comparison = answer.comparison
     return {
@@ -160,8 +160,8 @@ def data(answer: Answer) -> dict[str, object]:
         "groups": [
             {
                 "kind": str(group.kind),
-                "before": plain(group.before),
-                "after": plain(group.after),
+                "before": plain(group.did),
+                "after": plain(group.does),
                 "error": plain(group.example.error),
                 "where": dict(places(group)),
                 "repeat": repeat(answer, group),
@@ -198,7 +198,7 @@ def block(text: str) -> list[str]:
     return [f"{fence}text", text, fence]
 
 
-def markdown(answer: Answer) -> str:
+def markdown(answer: UpgradeAnswer) -> str:
     """A comment for a pull request: the verdict, what changed in packages, and each cause with its error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
@@ -211,7 +211,7 @@ def markdown(answer: Answer) -> str:
         lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]
     for number, group in enumerate(groups[:GROUPS], 1):
         cells = count(len(group.changes), "cell")
-        lines += ["", f"**{number}. {group.kind}**: {cells}, {code(group.before)} → {code(group.after)}", ""]
+        lines += ["", f"**{number}. {group.kind}**: {cells}, {code(group.did)} → {code(group.does)}", ""]
         lines += [f"- {axis}: {code(text[:300])}" for axis, text in places(group)]
         for text in filter(None, (group.example.error[:ERROR], repeat(answer, group))):
             lines += ["", *block(text)]
@@ -220,7 +220,7 @@ def markdown(answer: Answer) -> str:
     return "\n".join(lines) + "\n"
 
 
-def terminal(console: Console, answer: Answer) -> None:
+def terminal(console: Console, answer: UpgradeAnswer) -> None:
     """The answer in lines that can be pasted."""
     write_line(console, headline(answer), STYLES[answer.comparison.verdict])
     for line in because(answer):
@@ -235,7 +235,7 @@ def terminal(console: Console, answer: Answer) -> None:
         cells = count(len(group.changes), "cell")
         write_line(
             console,
-            Text(f"{number}. {group.kind}", "bold").append(f"  {cells}: {group.before} → {group.after}", "not bold"),
+            Text(f"{number}. {group.kind}", "bold").append(f"  {cells}: {group.did} → {group.does}", "not bold"),
         )
         for axis, text in places(group):
             write_line(console, f"  {axis}: {text}")

@@ -10,29 +10,33 @@ from faultline.base.packages import STACK, untagged
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.observations import measured, store
-from faultline.observations.store import Stack
-from faultline.releases import changes, sides
-from faultline.releases.changes import Comparison, Kind, Safety
-from faultline.releases.is_safe_view import Answer, bumped
+from faultline.observations.store import MeasuredStack
+from faultline.releases import given_stacks, side_by_side
+from faultline.releases.changes import ChangeKind, Comparison, Safety
+from faultline.releases.is_safe_view import UpgradeAnswer, bumped
 from faultline.runs.results import Result, Rounding
 from faultline.stacks import requests
 
 LACKING = "no run with these versions is recorded: {}; without --known, the cells run"
 
 
-def answer(base: requests.Stack, candidate: str, cells: Collection[Cell]) -> Answer:
+def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[Cell]) -> UpgradeAnswer:
     """What recorded runs of both stacks say of an upgrade.
 
     UNKNOWN where one of the stacks is not among them, or few failures were run on both.
     """
-    before = _recorded(base.name, sides.expected(base))
-    pins = sides.known(requests.parse(candidate))
-    wanted = sides.expected(base) | pins if len(pins) == len(candidate.split()) else {candidate: "is no version"}
+    before = _recorded(base.name, given_stacks.expected_versions(base))
+    pins = given_stacks.known_versions(requests.parse(candidate))
+    wanted = (
+        given_stacks.expected_versions(base) | pins
+        if len(pins) == len(candidate.split())
+        else {candidate: "is no version"}
+    )
     after = _recorded(candidate, wanted)
-    lacking = sides.expected(base) if not before else wanted
+    lacking = given_stacks.expected_versions(base) if not before else wanted
     if not before or not after:
         text = ", ".join(f"{name} {version}" for name, version in lacking.items())
-        return Answer(candidate, base.name, (), Comparison(unusable=LACKING.format(text)))
+        return UpgradeAnswer(candidate, base.name, (), Comparison(unusable=LACKING.format(text)))
     wanted_failures, known = {cell.failure for cell in cells}, between(before, after, cells, base.name, candidate)
     there = {cell.failure for cell in cells if _ran(before, cell) and _ran(after, cell)}
     if known.comparison.verdict is Safety.SAFE and len(there) < len(wanted_failures) / 2:
@@ -41,18 +45,22 @@ def answer(base: requests.Stack, candidate: str, cells: Collection[Cell]) -> Ans
     return known
 
 
-def between(before: Stack, after: Stack, cells: Iterable[Cell], baseline: str = "", candidate: str = "") -> Answer:
+def between(
+    before: MeasuredStack, after: MeasuredStack, cells: Iterable[Cell], baseline: str = "", candidate: str = ""
+) -> UpgradeAnswer:
     """The answer about two recorded stacks, from the cells that ran on both."""
-    differing = sides.differing(before.versions, after.versions)
+    differing = given_stacks.differing(before.versions, after.versions)
     old, new = _results(before, cells), _results(after, cells)
     ran = [cell for cell in old if cell in new]
-    comparison = changes.compare(ran, [[old[cell] for cell in ran]], [[new[cell] for cell in ran]])
+    comparison = side_by_side.compare_results(ran, [[old[cell] for cell in ran]], [[new[cell] for cell in ran]])
     comparison = comparison if differing else Comparison(identical=True)
     scope = ("of recorded runs, each cell once: nothing ran now",)
-    return Answer(candidate or after.name, baseline or before.name, differing, comparison, after.name, scope=scope)
+    return UpgradeAnswer(
+        candidate or after.name, baseline or before.name, differing, comparison, after.name, scope=scope
+    )
 
 
-def monthly() -> str:
+def monthly_table() -> str:
     """Markdown: what the upgrade of all libraries from one recorded month to the next did to the cells of both."""
     cells = [cell for failure in store.failure_names() for cell in store.rows(failure)]
     usable = [stack for stack in measured.months() if not stack.unusable]
@@ -60,13 +68,13 @@ def monthly() -> str:
     for before, after in pairwise(usable):
         known = between(before, after, cells)
         kinds = Counter(change.kind for change in known.comparison.changes)
-        changed = ", ".join(f"{kinds[kind]} `{kind}`" for kind in Kind if kinds[kind]) or "nothing"
+        changed = ", ".join(f"{kinds[kind]} `{kind}`" for kind in ChangeKind if kinds[kind]) or "nothing"
         verdict, compared = known.comparison.verdict, f"{known.comparison.compared:,}"
         rows.append(row(before.month, after.month, ", ".join(bumped(known)), verdict, compared, changed))
     return "\n".join(headed(("from", "to", "what differs", "answer", "cells", "what changed"), rows))
 
 
-def _recorded(name: str, versions: Mapping[str, str]) -> Stack | None:
+def _recorded(name: str, versions: Mapping[str, str]) -> MeasuredStack | None:
     """The recorded stack of that name or month, or with these versions, by preference one that has a name."""
     for each in store.stacks().values():
         if name in (each.name, each.month) and not each.unusable:
@@ -76,13 +84,13 @@ def _recorded(name: str, versions: Mapping[str, str]) -> Stack | None:
     return max(alike, key=lambda each: each.named, default=None)
 
 
-def _ran(stack: Stack, cell: Cell) -> store.Row | None:
+def _ran(stack: MeasuredStack, cell: Cell) -> store.Row | None:
     """The newest run of a cell on a stack."""
     of_stack = [each for each in store.rows(cell.failure).get(cell, ()) if each.stack == stack.name]
     return of_stack[-1] if of_stack else None
 
 
-def _results(stack: Stack, cells: Iterable[Cell]) -> dict[Cell, Result]:
+def _results(stack: MeasuredStack, cells: Iterable[Cell]) -> dict[Cell, Result]:
     """What cells did on a stack, as far as they ran there."""
     results = {}
     for cell in cells:

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 
 from faultline.base.packages import untagged
 from faultline.base.text import cut
@@ -14,8 +15,8 @@ from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Basis, Expectation
 from faultline.observations import measured
-from faultline.releases import changes, scope
-from faultline.releases.changes import Change, Comparison
+from faultline.releases import changes, sampling
+from faultline.releases.changes import CellChange, Comparison
 from faultline.runs import campaigns
 from faultline.runs.campaigns import Campaign, Enough, Measured
 from faultline.runs.results import Result
@@ -25,7 +26,7 @@ from faultline.stacks.requests import Stack
 
 
 @dataclass
-class Watch:
+class RegressionWatch:
     """Reports a candidate's first regression as soon as both results of a cell are there and, if asked, ends the
     measurement.
 
@@ -33,7 +34,7 @@ class Watch:
     """
 
     fail_fast: bool = False
-    first: Change | None = None
+    first: CellChange | None = None
     began: float = field(default_factory=time.monotonic)
     sides: tuple[dict[Cell, Result], dict[Cell, Result]] = field(default_factory=lambda: ({}, {}))
 
@@ -45,7 +46,7 @@ class Watch:
         """A result of the baseline, side 0, or of the candidate, side 1."""
         self.sides[side][entry.cell] = entry
         before, after = (results.get(entry.cell) for results in self.sides)
-        change = changes.changed(entry.cell, [before], [after]) if before and after else None
+        change = changes.change_of(entry.cell, [before], [after]) if before and after else None
         if change and change.kind in changes.WORSE and not self.first:
             self.first = change
             what = f"{changes.observed(change.before)} → {changes.observed(change.after)}"
@@ -61,17 +62,17 @@ class Both:
 
     campaign: Campaign
     stacks: tuple[Measured, Measured]
-    watch: Watch
+    watch: RegressionWatch
 
     @cached_property
     def environments(self) -> tuple[Environment, Environment]:
         old, new = (campaigns.ready(Stack(each.name), each.lock) for each in self.stacks)
         return old, new
 
-    def lacking(self, cells: Sequence[Cell]) -> list[list[Cell]]:
+    def to_measure(self, cells: Sequence[Cell]) -> list[list[Cell]]:
         """The cells that are still to be measured on each side, if each does what is expected of the baseline."""
         fails = [cell for cell in cells if self._expected(cell).outcome != Outcome.TRAINS]
-        return [self._lacking(0, fails[:: scope.TENTH] if self.recorded else fails), self._lacking(1, cells)]
+        return [self._to_measure(0, fails[:: sampling.TENTH] if self.recorded else fails), self._to_measure(1, cells)]
 
     def measure(self, cells: Sequence[Cell], again: int = 0) -> list[Measured]:
         """Measure cells on the candidate, and on the baseline those that may be worse or better there, or that cost
@@ -83,7 +84,7 @@ class Both:
         """
         if again:
             return self._until_unusable([(0, cells), (1, cells)], again)
-        missing = {*self._lacking(0, cells)}
+        missing = {*self._to_measure(0, cells)}
         there = [cell for cell in cells if cell not in missing]
         known = self._until_unusable([(0, there), (1, cells)])
         if known[-1].unusable or self.watch.enough:
@@ -92,7 +93,7 @@ class Both:
         as_expected = {cell for cell in cells if self._as_expected(results[cell])}
         spared = {cell for cell in missing & as_expected if results[cell].outcome == Outcome.TRAINS}
         fail_as_recorded = [cell for cell in cells if cell in missing and self.fails_as_recorded(results[cell])]
-        spared |= {*fail_as_recorded} - {*fail_as_recorded[:: scope.TENTH]}
+        spared |= {*fail_as_recorded} - {*fail_as_recorded[:: sampling.TENTH]}
         wanted = [cell for cell in cells if cell not in spared]
         likely_worse_first = sorted(wanted, key=as_expected.__contains__)
         return [*self._until_unusable([(0, likely_worse_first)]), known[1]]
@@ -113,7 +114,7 @@ class Both:
                 return sides[-1:]
         return sides
 
-    def _lacking(self, side: int, cells: Sequence[Cell]) -> list[Cell]:
+    def _to_measure(self, side: int, cells: Sequence[Cell]) -> list[Cell]:
         stack = self.stacks[side]
         return campaigns.lacking(self.campaign, self._shared(stack), Stack(stack.name), cells) if cells else []
 
@@ -161,8 +162,62 @@ def compare(both: Both, cells: Sequence[Cell]) -> tuple[Comparison, Sequence[Cel
             cells = [c for c in cells if c in does and (c in did or c in recorded or does[c] == Outcome.TRAINS)]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
         old, new = ([side.results for side in run] for run in runs)
-        comparison = changes.compare(cells, old, new, recorded)
-        wanted = changes.pending(comparison, repeated)
+        comparison = compare_results(cells, old, new, recorded)
+        wanted = cells_to_repeat(comparison, repeated)
         if not wanted:
             return comparison, cells
         campaigns.note(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
+
+
+def compare_results(
+    cells: Sequence[Cell],
+    before: Iterable[Sequence[Result]],
+    after: Iterable[Sequence[Result]],
+    recorded: Collection[Cell] = (),
+) -> Comparison:
+    """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again.
+
+    Cells need no run on the baseline that train on the candidate, or fail there as is `recorded` of the baseline.
+    """
+    sides = _by_cell(before), _by_cell(after)
+    every, unproven = list[CellChange](), 0
+    compared, trained, as_recorded = list[Cell](), list[Cell](), list[Cell]()
+    for cell in cells:
+        old, new = (side.get(cell.id, []) for side in sides)
+        if not old and new and (all(map(changes.trained, new)) or cell in recorded):
+            (as_recorded if cell in recorded else trained).append(cell)
+            continue
+        proven = [changes.proven(side) for side in (old, new)]
+        if all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven):
+            compared.append(cell)
+        unproven += not any(proven)
+        if change := changes.change_of(cell, old, new):
+            every.append(change)
+    strategies = frozenset(cell.strategy for cell in (*compared, *trained, *as_recorded))
+    return Comparison(len(cells), len(compared), len(trained), len(as_recorded), strategies, unproven, tuple(every))
+
+
+def cells_to_repeat(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
+    """The cells to measure again: some of each cause, all of one that has a doubtful cell, the doubtful more often.
+
+    `repeated` says how often each cell was measured again, by its id.
+    """
+    chosen = []
+    for alike in changes.group_by(comparison.changes, lambda change: change.cause):
+        doubtful = any(repeated.get(change.cell.id) and change.unsteady for change in alike)
+        for number, change in enumerate(alike):
+            times = repeated.get(change.cell.id, 0)
+            if (
+                (change.unsteady and change.hides and times < changes.REPEATS)
+                if times
+                else (doubtful or number < changes.SAMPLE)
+            ):
+                chosen.append(change.cell)
+    return chosen
+
+
+def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
+    results: dict[str, list[Result]] = {}
+    for entry in chain(*runs):
+        results.setdefault(entry.cell.id, []).append(entry)
+    return results

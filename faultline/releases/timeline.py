@@ -1,21 +1,28 @@
-"""The command of the timeline: run cells on monthly stacks, and show what was measured."""
+"""The timeline of cells: run them on monthly stacks, and show what was measured."""
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 
+import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from faultline import strategies
+from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
+from faultline.base.text import one_line
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.observations import recording, store
-from faultline.observations import timeline as observed
-from faultline.observations.store import Stack
-from faultline.observations.timeline import UNINSTALLABLE, Timeline
-from faultline.releases import timeline_view
+from faultline.observations.recording import UNINSTALLABLE, Timeline
+from faultline.observations.store import MeasuredStack
+from faultline.report.run import ABSENT, SYMBOLS
+from faultline.report.terminal import STYLES, columns, legend
 from faultline.runs import campaigns, engines
 from faultline.runs.campaigns import Measured
 from faultline.runs.engines import LOCAL, Engine
@@ -49,18 +56,18 @@ def run(request: TimelineRequest) -> int:
     dates = [day.isoformat() for day in months(first, last)]
     dates += [] if request.until else [TODAY]
     if request.write:
-        check_complete(observed.committed(), dates, cells)
+        check_complete(recording.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume, request.fresh, request.engine)
     campaigns.announce(campaign, cells, len(dates))
     measured = campaigns.measure_each(campaign, {date: requests.parse(date) for date in dates}, cells)
     timeline = gather(measured, cells)
     folder = campaign.folder.path
-    observed.write(folder / "timeline.json", timeline)
-    timeline_view.terminal(Console(), timeline)
+    write(folder / "timeline.json", timeline)
+    terminal(Console(), timeline)
     print(f"results: {campaign.folder.shown}/timeline.json")
     if request.write:
-        check_stacks(observed.committed(), timeline)
+        check_stacks(recording.committed(), timeline)
         store.write(recording.with_timeline(store.everything(), timeline))
     return EXIT_AS_EXPECTED
 
@@ -114,6 +121,61 @@ def gather(measured: Sequence[Measured], cells: Sequence[Cell]) -> Timeline:
     """The timeline of stacks in their order; a cell that a stack has no result of is `uninstallable` there."""
     outcomes = [each.outcomes for each in measured]
     return Timeline(
-        [Stack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
+        [MeasuredStack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
         {cell: [did.get(cell.id, UNINSTALLABLE) for did in outcomes] for cell in cells},
     )
+
+
+COLUMN = 8  # characters of a moment on the terminal
+
+
+def write(file: Path, timeline: Timeline) -> None:
+    """The timeline as JSON: what a cell did is a list, its outcome and its signature."""
+    content = {"stacks": timeline.stacks, "cells": {cell.id: outcomes for cell, outcomes in timeline.cells.items()}}
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+
+
+def count_outcomes(timeline: Timeline) -> dict[tuple[str, str], list[Counter[str]]]:
+    """By failure and variant: for each stack, how many of the cells, of all strategies and modes, had which outcome."""
+    by_variant: dict[tuple[str, str], list[Counter[str]]] = {}
+    for cell, outcomes in timeline.cells.items():
+        counts = by_variant.setdefault((cell.failure, cell.variant), [Counter() for _ in timeline.stacks])
+        for each, did in zip(counts, outcomes, strict=True):
+            each[did.outcome] += 1
+    return by_variant
+
+
+def short_date(stack: MeasuredStack) -> str:
+    """A month in a few characters: ``25-03``, or ``now``."""
+    return "now" if stack.month == TODAY else stack.month[2:7]
+
+
+def terminal(console: Console, timeline: Timeline) -> None:
+    """A table for each failure; moments that don't fit the terminal's width are in further tables."""
+    counts = count_outcomes(timeline)
+    label = max((len(variant) for _, variant in counts), default=0)
+    fit = max((console.width - label - 2) // COLUMN, 1)
+    for failure, variants in groupby(counts, key=lambda row: row[0]):
+        write_line(console, Text(one_line(failure), "bold"))
+        rows = list(variants)
+        for start in range(0, len(timeline.stacks), fit):
+            part = slice(start, start + fit)
+            table = columns("", *map(short_date, timeline.stacks[part]))
+            for row in rows:
+                marks = map(mark, counts[row][part])
+                table.add_row(Text(one_line(row[1])), *(Text(text, STYLES.get(did, "dim")) for did, text in marks))
+            console.print(table)
+    legend(console, f"{ABSENT} {UNINSTALLABLE.outcome}")
+    write_line(console, "A number: so many cells, of all strategies and modes, don't train.", "dim")
+
+
+def mark(point: Counter[str]) -> tuple[str, str]:
+    """The outcome that most cells have which don't train, and in few characters, how many they are."""
+    if point[UNINSTALLABLE.outcome]:
+        return UNINSTALLABLE.outcome, ABSENT
+    bad = {outcome: n for outcome, n in point.items() if outcome not in ("trains", "impossible")}
+    if bad:
+        outcome = min(bad, key=lambda name: (-bad[name], name))
+        return outcome, f"{SYMBOLS.get(outcome, '?')}{sum(bad.values())}"
+    outcome = "trains" if point["trains"] else "impossible"
+    return outcome, SYMBOLS[outcome]

@@ -1,4 +1,4 @@
 """A run shown to people and to CI.
 
-For others: `claims`, `failure`, `junit`, `listing`, `on_gpus`, `page`, `remedies`, `run`, `terminal`.
+For others: `claims`, `failure`, `junit`, `on_gpus`, `page`, `run`, `terminal`.
 """

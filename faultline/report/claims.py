@@ -1,30 +1,63 @@
-"""Verdicts on claims by the results of a run."""
+"""Claims and remedies as commands list them: their verdicts by the results of a run, and rows of them."""
 
 from collections.abc import Collection, Iterable
 
 from faultline.base.packages import TODAY
-from faultline.catalogue import Failure
+from faultline.base.text import count
+from faultline.catalogue import Claim, Failure
 from faultline.cells import claims
 from faultline.cells.claims import Verdict
-from faultline.observations import verdicts as judging
-from faultline.observations.verdicts import Judged, stack
+from faultline.observations import remedies
+from faultline.observations.remedies import Fate, Judged, tested_on
 from faultline.runs.results import Result, outcomes
 
 
-def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
+def judge_in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
     """Each claim's verdict in a run, or by what was measured before where it takes another stack than today's."""
     observed = outcomes(results)
     judged = {}
-    for key, verdict in verdicts(failure, results).items():
-        if stack(failure, verdict.claim) == TODAY:
-            judged[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
+    for key, verdict in verdicts_in_run(failure, results).items():
+        if tested_on(failure, verdict.claim) == TODAY:
+            judged[key] = Judged(verdict, tuple(remedies.describe_outcomes(failure, verdict, observed)))
         else:
-            judged[key] = judging.on_record(failure, verdict.claim)
+            judged[key] = remedies.judge_claim(failure, verdict.claim)
     return judged
 
 
-def verdicts(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:
+def verdicts_in_run(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:
     """Each claim's verdict; results of variants that the failure no longer has say nothing."""
     known = {variant.name for variant in failure.variants}
     observed = outcomes(r for r in results if r.cell.failure == failure.name and r.cell.variant in known)
     return {key: claims.verdict(failure, claim, observed) for key, claim in failure.claims.items()}
+
+
+ORDER = ("verified", "conditional", "refuted")
+DETECTS = "detects"  # the kind of a claim of something that shows a failure beforehand
+
+
+def remedy_rows(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
+    """The verdict, the remedy and how many cells support it, the remedies that help first; `whose` cells these are."""
+
+    def row(fate: Fate) -> tuple[str, str, str]:
+        return fate.word, claim_in_words(fate.claim), _did(fate, whose)
+
+    return [row(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]
+
+
+def claim_in_words(claim: Claim) -> str:
+    """A claim in words; of one that no remedy is, what it says that something does."""
+    return f"shows it beforehand: {claim.text}" if claim.kind == DETECTS else claim.text
+
+
+def rows_with_checks(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
+    """As `rows`, with a label of its own for what only shows the failure, and so is no remedy."""
+    every = [*fates]
+    checks = sorted((fate for fate in every if fate.claim.kind == DETECTS), key=lambda fate: ORDER.index(fate.word))
+    return remedy_rows((fate for fate in every if fate not in checks), whose) + [
+        ("misses it" if fate.word == "refuted" else "how to check", fate.claim.text, _did(fate, whose))
+        for fate in checks
+    ]
+
+
+def _did(fate: Fate, whose: str) -> str:
+    return "; ".join((f"{fate.speak_for} of {count(fate.cells, 'cell')}{whose}", *fate.against))

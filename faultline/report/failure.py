@@ -9,10 +9,10 @@ from faultline.base.console import write_beside, write_line
 from faultline.base.text import here, listing, short_link
 from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
 from faultline.cells import rules
-from faultline.observations import measured, verdicts
+from faultline.observations import measured, remedies, symptoms
 from faultline.observations.remedies import Fate
 from faultline.report import claims
-from faultline.report.remedies import rows
+from faultline.report.claims import remedy_rows
 from faultline.runs.results import Result
 
 WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow"}
@@ -35,7 +35,7 @@ def show(
     write_line(console, f"  {failure.name}", "dim")
     if failure.first_seen:
         write_line(console, f"  first seen in: {failure.first_seen}", "dim")
-    today = "\n\n".join(verdicts.endings(failure)) or verdicts.today(failure)
+    today = "\n\n".join(symptoms.endings(failure)) or symptoms.happens_today(failure)
     _part(console, "Cause", story.get("Cause", ""))
     _part(console, "What you see", "\n\n".join(stories.symptom_and_error(story)))
     _part(console, "Happens today", today.replace("`", ""))
@@ -63,10 +63,10 @@ def show(
 
 def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
     """What became of every claim by the committed record, beside what the results of the newest run say of it."""
-    yours = claims.verdicts(failure, newest)
+    yours = claims.verdicts_in_run(failure, newest)
     every = []
     for key, claim in failure.claims.items():
-        judged = verdicts.on_record(failure, claim)
+        judged = remedies.judge_claim(failure, claim)
         pro, contra = len(judged.verdict.supporting), len(judged.verdict.against)
         against = (*judged.where, f"on {listing(judged.stacks)}") if judged.stacks else judged.where
         fate = Fate(key, claim, judged.verdict.word, pro, pro + contra, against)
@@ -124,6 +124,6 @@ def _fates(console: Console, heading: str, fates: Collection[Fate]) -> None:
     if fates:
         _heading(console, heading)
     for fate in fates:
-        [(word, text, cells)] = rows([fate])
+        [(word, text, cells)] = remedy_rows([fate])
         source = short_link(fate.claim.source) or TRIED_HERE
         write_beside(console, word, f"{text} [{cells}] ({source})", max(map(len, WORDS)) + 2, WORDS[word])

@@ -23,7 +23,7 @@ from faultline.runs.results import Result, as_expected
 from faultline.runs.storage import RunInfo
 
 
-class Kind(StrEnum):
+class GpuKind(StrEnum):
     """What came of a cell on a GPU, beside what it does on the CPU."""
 
     SAME = "same"
@@ -35,12 +35,12 @@ class Kind(StrEnum):
 
 # Those that need somebody's eyes come first; `SAME` needs no list.
 MEANING = {
-    Kind.NEW: "other than on the CPU, and nobody had measured it on a GPU",
-    Kind.AGAINST: "other than was measured or reported on a GPU",
-    Kind.NOT_RUN: "could not run, or could not prove what it ran",
-    Kind.KNOWN: "other than on the CPU, as expected",
+    GpuKind.NEW: "other than on the CPU, and nobody had measured it on a GPU",
+    GpuKind.AGAINST: "other than was measured or reported on a GPU",
+    GpuKind.NOT_RUN: "could not run, or could not prove what it ran",
+    GpuKind.KNOWN: "other than on the CPU, as expected",
 }
-LEGEND = f"{Kind.SAME}: as on the CPU. " + " ".join(f"{kind}: {text}." for kind, text in MEANING.items())
+LEGEND = f"{GpuKind.SAME}: as on the CPU. " + " ".join(f"{kind}: {text}." for kind, text in MEANING.items())
 BASES = {
     Basis.MEASURED: "measured on a GPU",
     Basis.CPU: "not measured on a GPU",
@@ -55,7 +55,7 @@ class Compared:
 
     result: Result
     on_cpu: Expectation
-    kind: Kind
+    kind: GpuKind
 
     @property
     def change(self) -> str:
@@ -70,33 +70,33 @@ def compared(results: Iterable[Result]) -> list[Compared]:
         failure = failures().get(result.cell.failure)
         if result.cell.device == "cpu" or not failure:
             continue
-        on_cpu = expected.ruled(expected.rules(failure), expected.on_cpu(result.cell), result.stack)
+        on_cpu = expected.ruled_on_cpu(failure, result.cell, result.stack)
         every.append(Compared(result, on_cpu, _kind(result, on_cpu)))
     return every
 
 
-def _kind(result: Result, on_cpu: Expectation) -> Kind:
+def _kind(result: Result, on_cpu: Expectation) -> GpuKind:
     if result.outcome == Outcome.INVALID:
-        return Kind.NOT_RUN
+        return GpuKind.NOT_RUN
     if as_expected(result):
         same = expected.verdict(on_cpu, *result.did) == "expected"
-        return Kind.SAME if same else Kind.KNOWN
+        return GpuKind.SAME if same else GpuKind.KNOWN
     if result.outcome == Outcome.IMPOSSIBLE:
-        return Kind.NOT_RUN
-    return Kind.NEW if result.expected.basis == Basis.CPU else Kind.AGAINST
+        return GpuKind.NOT_RUN
+    return GpuKind.NEW if result.expected.basis == Basis.CPU else GpuKind.AGAINST
 
 
 def rows(every: Iterable[Compared], missing: Iterable[str] = ()) -> dict[str, list[int]]:
     """How many cells of each failure are of each `Kind`; `missing` are ids of cells that were asked for."""
-    numbers: dict[str, Counter[Kind]] = {}
+    numbers: dict[str, Counter[GpuKind]] = {}
     for each in every:
         numbers.setdefault(each.result.cell.failure, Counter())[each.kind] += 1
     for cell in missing:
-        numbers.setdefault(cell.partition("/")[0], Counter())[Kind.NOT_RUN] += 1
-    return {name: [numbers[name][kind] for kind in Kind] for name in sorted(numbers)}
+        numbers.setdefault(cell.partition("/")[0], Counter())[GpuKind.NOT_RUN] += 1
+    return {name: [numbers[name][kind] for kind in GpuKind] for name in sorted(numbers)}
 
 
-def differing(every: Collection[Compared]) -> dict[Kind, list[Compared]]:
+def differing(every: Collection[Compared]) -> dict[GpuKind, list[Compared]]:
     """The cells that didn't do as on the CPU, in the order of `MEANING`."""
     by_kind = {kind: [each for each in every if each.kind == kind] for kind in MEANING}
     return {kind: of_kind for kind, of_kind in by_kind.items() if of_kind}
@@ -140,7 +140,7 @@ def show(console: Console, every: Collection[Compared], info: RunInfo, missing: 
     """The table by failures, what it stands for, and each cell that differs, with the command that repeats it."""
     numbers = rows(every, missing)
     write_line(console, "On GPUs, beside the CPU", "bold")
-    table = terminal.columns("failure", *Kind)
+    table = terminal.columns("failure", *GpuKind)
     for name, of_failure in numbers.items():
         table.add_row(one_line(name), *(f"{number:,}" if number else "" for number in of_failure))
     totals = [sum(column) for column in zip(*numbers.values(), strict=True)]
@@ -161,12 +161,12 @@ def show(console: Console, every: Collection[Compared], info: RunInfo, missing: 
 
 
 def _cell(console: Console, each: Compared, info: RunInfo, width: int) -> None:
-    wrong = each.kind != Kind.KNOWN
+    wrong = each.kind != GpuKind.KNOWN
     line = Text(f"{one_line(each.result.cell.id)}  ").append(one_line(each.change), "bold red" if wrong else "yellow")
     write_line(console, line)
     should = outcome_text(each.result.expected.outcome, *each.result.expected.signatures)
-    basis = f"expected there: {should}, {BASES[each.result.expected.basis]}" if each.kind == Kind.AGAINST else ""
-    basis = BASES[Basis.REPORT] if each.kind == Kind.KNOWN and each.result.expected.basis == Basis.REPORT else basis
+    basis = f"expected there: {should}, {BASES[each.result.expected.basis]}" if each.kind == GpuKind.AGAINST else ""
+    basis = BASES[Basis.REPORT] if each.kind == GpuKind.KNOWN and each.result.expected.basis == Basis.REPORT else basis
     if detail := cut(": ".join(filter(None, (basis, each.result.detail))), width):
         write_line(console, f"  {detail}")
     if again := words.command(each.result.cell.id, info.asked):
@@ -176,7 +176,7 @@ def _cell(console: Console, each: Compared, info: RunInfo, width: int) -> None:
 def page(every: Collection[Compared], info: RunInfo, missing: Collection[str] = ()) -> dict[str, object]:
     """What a run's page shows of it."""
     return {
-        "kinds": [*Kind],
+        "kinds": [*GpuKind],
         "rows": [{"name": name, "numbers": numbers} for name, numbers in rows(every, missing).items()],
         "notes": [LEGEND, *notes(every, info)],
         "differing": [
@@ -186,10 +186,10 @@ def page(every: Collection[Compared], info: RunInfo, missing: Collection[str] = 
     }
 
 
-def known(cells: Collection[Cell], versions: Mapping[str, str]) -> str:
+def count_measured(cells: Collection[Cell], versions: Mapping[str, str]) -> str:
     """How many of these cells were measured on a GPU; nothing for cells on the CPU."""
     of_gpus = [cell for cell in cells if cell.device != "cpu"]
-    ran = sum(bool(on_gpus.seen(cell, versions)) for cell in of_gpus)
+    ran = sum(bool(on_gpus.runs_of(cell, versions)) for cell in of_gpus)
     return (
         f"{ran:,} of them were measured on a GPU; `faultline show` has what is expected of the rest." if of_gpus else ""
     )
@@ -198,7 +198,7 @@ def known(cells: Collection[Cell], versions: Mapping[str, str]) -> str:
 def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]) -> list[str]:
     """What is known of a failure's cells on GPUs, in sentences: how many were measured, and on which kinds."""
     rules = expected.rules(failure)
-    lines = _measured(failure, cells, versions)
+    lines = _measured_lines(failure, cells, versions)
     bases: dict[Basis, list[Cell]] = {}
     for cell in cells:
         bases.setdefault(expected.expect(rules, cell, versions).basis, []).append(cell)
@@ -212,13 +212,15 @@ def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]
         lines.append(f"{what} are expected to do there what they do on the CPU.")
     for stack in on_gpus.stacks():
         if stack_name(stack) != stack_name(versions):
-            lines += _measured(failure, cells, stack, f"With {measured.named_as(stack) or stack_name(stack)}, ")
+            lines += _measured_lines(failure, cells, stack, f"With {measured.named_as(stack) or stack_name(stack)}, ")
     return lines
 
 
-def _measured(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str], beginning: str = "") -> list[str]:
+def _measured_lines(
+    failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str], beginning: str = ""
+) -> list[str]:
     """How many of these cells were measured with some versions, on which GPUs, and which differ from the CPU."""
-    by_cell = {cell: on_gpus.seen(cell, versions) for cell in cells}
+    by_cell = {cell: on_gpus.runs_of(cell, versions) for cell in cells}
     ran = {cell: runs for cell, runs in by_cell.items() if runs}
     if not ran:
         return []
@@ -236,6 +238,6 @@ def _measured(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, st
 
 
 def _differs(failure: Failure, cell: Cell, versions: Mapping[str, str]) -> bool:
-    on_cpu = expected.ruled(expected.rules(failure), expected.on_cpu(cell), versions)
-    dids: set[Did] = {row.did for _, row in on_gpus.seen(cell, versions)}
+    on_cpu = expected.ruled_on_cpu(failure, cell, versions)
+    dids: set[Did] = {row.did for _, row in on_gpus.runs_of(cell, versions)}
     return any(expected.verdict(on_cpu, *did) != "expected" for did in dids)

@@ -127,7 +127,7 @@ def _section(name: str, results: Collection[Result]) -> dict[str, object]:
                 "against": len(judged.verdict.against),
                 "where": [*judged.where, *(f"on {stack}" for stack in judged.stacks)],
             }
-            for key, judged in claims.in_run(failure, results).items()
+            for key, judged in claims.judge_in_run(failure, results).items()
         ],
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from faultline import strategies
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell, default_world
-from faultline.cells.words import ordered
+from faultline.cells.words import in_order
 from faultline.runs.results import Result
 
 SYMBOLS = {
@@ -23,7 +23,7 @@ ABSENT = "·"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a failure's table; `extra` where it isn't fp32 at the default world size."""
 
     label: str
@@ -38,7 +38,7 @@ class Table:
 
     failure: str
     strategies: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
 
 
 def tables(results: Collection[Result]) -> list[Table]:
@@ -47,15 +47,15 @@ def tables(results: Collection[Result]) -> list[Table]:
     for name in sorted({result.cell.failure for result in results}):
         of_failure = [result for result in results if result.cell.failure == name]
         failure = failures().get(name)
-        variants = ordered((r.cell.variant for r in of_failure), [v.name for v in failure.variants] if failure else [])
+        variants = in_order((r.cell.variant for r in of_failure), [v.name for v in failure.variants] if failure else [])
         devices = {result.cell.device for result in of_failure}
-        rows: dict[tuple[bool, int, str], Row] = {}
+        rows: dict[tuple[bool, int, str], TableRow] = {}
         for result in of_failure:
             deviations = _deviations(result.cell, several_devices=len(devices) > 1)
             key = (bool(deviations), variants.index(result.cell.variant), deviations)
-            row = rows.setdefault(key, Row(f"{result.cell.variant} {deviations}".strip(), bool(deviations)))
+            row = rows.setdefault(key, TableRow(f"{result.cell.variant} {deviations}".strip(), bool(deviations)))
             row.cells[result.cell.strategy, result.cell.checkpointing] = result
-        columns = ordered((result.cell.strategy for result in of_failure), strategies.names())
+        columns = in_order((result.cell.strategy for result in of_failure), strategies.names())
         made.append(Table(name, columns, [rows[key] for key in sorted(rows)]))
     return made
 

@@ -1,4 +1,4 @@
-"""Reports on the terminal: progress, tables, what was not as expected, a failure's record."""
+"""Reports on the terminal: tables of a run, what was not as expected, the failures of a selection, an environment."""
 
 import textwrap
 from collections import Counter
@@ -15,11 +15,11 @@ from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING
-from faultline.cells.words import grouped
+from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.words import group_strategies
 from faultline.observations.wording import normalised
 from faultline.report import run
-from faultline.report.run import ABSENT, SYMBOLS, Row, Table
+from faultline.report.run import ABSENT, SYMBOLS, Table, TableRow
 from faultline.runs.measurement import UNEXPECTED
 from faultline.runs.results import Result, as_expected, expectation
 
@@ -161,7 +161,7 @@ def _rows(table: Table, strategies: Sequence[str], widths: Mapping[str, int], la
         yield from (Text(f"  {rest}") for rest in others)
 
 
-def _symbols(row: Row, strategy: str) -> Text:
+def _symbols(row: TableRow, strategy: str) -> Text:
     """A symbol for each mode, and the mark: colours alone don't survive a pipe."""
     text, marked = Text(), False
     for mode in CHECKPOINTING:
@@ -203,12 +203,48 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "", m
         result = alike[0]
         head = Text(f"{one_line(result.cell.id)}  ").append(one_line(result.verdict), "bold red")
         if others := len(alike) - 1:
-            head.append(
-                f"  and {count(others, 'cell')} more: {one_line(grouped({r.cell.strategy for r in alike}, ()))}"
-            )
+            under = group_strategies({each.cell.strategy for each in alike}, ())
+            head.append(f"  and {count(others, 'cell')} more: {one_line(under)}")
         write_line(console, head)
         write_line(console, f"  {cut(': '.join(filter(None, (expectation(result), result.detail))), width)}")
         if again := words.command(result.cell.id, stack):
             write_line(console, f"  {here(again)}", "dim")
     if len(groups) > LISTED:
         write_line(console, f"and {len(groups) - LISTED} more: report.html lists them all")
+
+
+def overview(console: Console, cells: Collection[Cell], others: int) -> None:
+    """Each failure of a selection with its number of cells and its title, and how many cells are left out.
+
+    The title stands below the name where both don't fit on one line.
+    """
+    numbers = Counter(cell.failure for cell in cells)
+    titles = {name: one_line(failures()[name].title) for name in numbers}
+    names, longest = (max(map(len, texts), default=0) for texts in (numbers, titles.values()))
+    beside = console.width >= names + longest + 9
+    if numbers:
+        write_line(console, f"{'failure':<{names}}  cells{'  title' if beside else ''}", "dim")
+    for name, number in numbers.items():
+        line = Text(f"{name:<{names}}", "bold").append(f"  {number:>5}", "not bold dim")
+        write_line(console, line.append(f"  {titles[name]}", "not bold not dim") if beside else line)
+        for part in () if beside else textwrap.wrap(titles[name], max(console.width - 2, 20), break_on_hyphens=False):
+            write_line(console, f"  {part}")
+    write_line(console)
+    write_line(console, f"{count(len(cells), 'cell')} of {count(len(numbers), 'failure')}.")
+    if others:
+        write_line(
+            console, f"{others:,} others can't exist or are left out by default: --left-out has the rules.", "dim"
+        )
+    write_line(console, f"Details of one: {here('faultline show FAILURE')}", "dim")
+
+
+def environment(console: Console, facts: Mapping[str, object], indent: int = 0) -> None:
+    """Nested facts as indented lines that can be pasted into an issue."""
+    for key, value in facts.items():
+        start = f"{' ' * indent}{one_line(key)}:"
+        if isinstance(value, Mapping) and value:
+            write_line(console, start)
+            environment(console, value, indent + 2)
+            continue
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        write_line(console, f"{start} {one_line(text) or 'none'}")

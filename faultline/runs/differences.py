@@ -7,7 +7,7 @@ from faultline import strategies
 from faultline.base.text import percent
 from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import HALF, TOLERANCE, Cell
-from faultline.cells.finding import Difference, Factor, Finding, some
+from faultline.cells.finding import Difference, Factor, Finding, first_names
 from faultline.ranks.job import FIRST
 from faultline.ranks.report import KINDS, Report
 from faultline.strategies import Evidence
@@ -183,7 +183,7 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
 def of_buffers(reports: Sequence[Report]) -> tuple[float, Signature, str] | None:
     """What is wrong with the buffers, as a signature and in words, and the step since which it may be a cause."""
     if apart := buffers_apart(reports):
-        words = f"buffers differ between ranks: {some((*apart,))}; a checkpoint keeps rank 0's"
+        words = f"buffers differ between ranks: {first_names((*apart,))}; a checkpoint keeps rank 0's"
         return min(apart.values()), Signature.BUFFERS_APART, words
     off = [
         (number, name, error, report.rank)
@@ -203,4 +203,4 @@ def of_buffers(reports: Sequence[Report]) -> tuple[float, Signature, str] | None
 def of_batches(reports: Sequence[Report]) -> list[str]:
     """What normalises by the statistics of a rank's rows, which one process doesn't."""
     names = reports[0].evidence.get("batch_statistics", ()) if len(reports) > 1 else ()
-    return [f"{some(names)}: statistics of each rank's rows, not of the whole batch"] if names else []
+    return [f"{first_names(names)}: statistics of each rank's rows, not of the whole batch"] if names else []

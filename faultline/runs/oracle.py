@@ -12,7 +12,7 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.cells.finding import Finding, described, some
+from faultline.cells.finding import Finding, described, first_names
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
 from faultline.runs.nodes import Ended
@@ -101,7 +101,7 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
         "of another shape": checkpoint.misshapen,
     }
     faults = [
-        f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {some(names)}"
+        f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {first_names(names)}"
         for words, names in kinds.items()
         if names
     ]
@@ -118,7 +118,7 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
     if checkpoint.untied:
         return (
             Signature.CHECKPOINT_UNTIED,
-            f"tied in the model and apart in the checkpoint: {some(checkpoint.untied[0])}",
+            f"tied in the model and apart in the checkpoint: {first_names(checkpoint.untied[0])}",
         )
     return "", ""
 

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TypeVar
 
 from faultline.catalogue.outcomes import Did
-from faultline.releases.search import smallest
+from faultline.releases.bisection import smallest
 from faultline.runs.results import Result
 from lab.explore.case import Case
 from lab.explore.kind import alike

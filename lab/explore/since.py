@@ -6,7 +6,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Unavailable,
 from faultline.base.packages import NEEDED
 from faultline.catalogue.outcomes import Outcome
 from faultline.releases.bisect import within
-from faultline.releases.search import Boundary, boundary
+from faultline.releases.bisection import Boundary, boundary
 from faultline.runs import measurement, storage
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
@@ -55,7 +55,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
     if words := since(package, releases, edge):
         findings.write_since(finding.folder, words)
         print(overview.write())
-    return EXIT_AS_EXPECTED if edge.both else EXIT_UNDECIDED
+    return EXIT_AS_EXPECTED if edge.complete else EXIT_UNDECIDED
 
 
 def since(package: str, releases: list[Release], edge: Boundary) -> str:

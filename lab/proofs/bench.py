@@ -74,7 +74,7 @@ def healthy(strategy: str) -> list[Cell]:
         if cell.world_size == 2
         and not failures()[cell.failure].variant(cell.variant).trainer
         and not hasattr(load_module(REPROS / cell.failure), "save")
-        and expected.first(expected.rules(failures()[cell.failure]), cell, versions()) is None
+        and expected.first_rule(expected.rules(failures()[cell.failure]), cell, versions()) is None
     ]
     return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
 

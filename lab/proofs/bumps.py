@@ -24,8 +24,8 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases import is_safe, is_safe_view
 from faultline.releases.changes import Comparison, Safety
-from faultline.releases.is_safe_view import Answer
-from faultline.releases.scope import USUAL, How
+from faultline.releases.is_safe_view import UpgradeAnswer
+from faultline.releases.sampling import USUAL, How
 from faultline.runs import campaigns
 from faultline.stacks import requests
 
@@ -65,7 +65,7 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
             raise unknown("bump", name, list(bumps))
     names = list(asked or bumps)
     campaign = campaigns.begin("replay", {"bumps": names}, workers, resume, fresh)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, UpgradeAnswer] = {}
     affected: dict[str, Comparison] = {}
     wrong = []
     for name in names:
@@ -111,7 +111,7 @@ def chosen(bump: Bump) -> list[Cell]:
     return cells
 
 
-def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Mapping[str, Comparison]) -> str:
+def table(bumps: Mapping[str, Bump], answers: Mapping[str, UpgradeAnswer], affected: Mapping[str, Comparison]) -> str:
     """What was asked, known and answered, also by the affected cells alone, as Markdown."""
     head = [
         "bump",
@@ -128,7 +128,7 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Ma
         bump, comparison = bumps[name], answer.comparison
         counts: Counter[str] = Counter()
         for group in comparison.groups:
-            counts[f"{group.kind}: {outcome_text(group.before)} to {group.after}"] += len(group.changes)
+            counts[f"{group.kind}: {outcome_text(group.did)} to {group.does}"] += len(group.changes)
         changed = ", ".join(f"{count} {is_safe_view.code(text)}" for text, count in counts.items())
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
         rows.append(
@@ -145,7 +145,7 @@ def shown(verdict: Safety, bump: Bump) -> str:
     return verdict if verdict == bump.verdict else f"**{verdict}**"
 
 
-def coverage(answer: Answer) -> str:
+def coverage(answer: UpgradeAnswer) -> str:
     """How many of the functions that changed the cells execute."""
     functions = {unit for unit in answer.reach.changed if not unit.body}
     return f"{len(functions & answer.reach.reached)} of {len(functions)}" if functions else ""
@@ -163,7 +163,7 @@ def change(old: Path, new: Path = ROOT / "requirements.txt") -> int:
     folder = RESULTS / time.strftime("is-safe-%Y-%m-%dT%H-%M-%S")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.md").write_text(f"## {line}\n", encoding="utf-8")
-    answer = is_safe_view.data(Answer("", "", (), Comparison(identical=True)))
+    answer = is_safe_view.data(UpgradeAnswer("", "", (), Comparison(identical=True)))
     (folder / "verdict.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
     return EXIT_AS_EXPECTED
 

@@ -16,7 +16,7 @@ from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import count, cut, listing
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
-from faultline.cells.words import ordered, places
+from faultline.cells.words import in_order, places
 from faultline.report.run import ABSENT, SYMBOLS
 from lab.proofs.models_record import Difference, Summary, covers, key, of_place, read
 
@@ -38,7 +38,7 @@ def rewrite() -> str:
 def page(every: Sequence[Summary]) -> str:
     """The measured part of docs/models.md."""
     today = [each for each in every if each.stack == TODAY]
-    columns = ordered((key.partition("/")[0] for each in today for key in each.outcomes), strategies.names())
+    columns = in_order((key.partition("/")[0] for each in today for key in each.outcomes), strategies.names())
     kinds = dict.fromkeys(each.kind for each in today)
     types = {each.model for each in today}
     fed = {each.model for each in today if not each.refused}

@@ -26,15 +26,15 @@ from faultline.catalogue import loading
 from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
 from faultline.cli.app import app
-from faultline.observations import history, measured, ranges, releases, store
-from faultline.observations.store import Row, Stack
+from faultline.observations import answers, history, measured, ranges, store
+from faultline.observations.store import MeasuredStack, Row
 from faultline.projects import installed, versions
 from faultline.projects.documents import Document, Place
 from faultline.stacks import requests
 from tests.support.night import sampled
 from tests.support.projects import GRPO, pins, put, written
 
-UNCACHED, RELEASES = history.of.__wrapped__, history._releases.__wrapped__
+UNCACHED, RELEASES = history.observations_of.__wrapped__, history._releases.__wrapped__
 OLDEST = measured.oldest.__wrapped__  # nothing made up stays for other tests
 PAGE = (paths.ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 FAILURES = loading.failures()
@@ -206,7 +206,7 @@ def test_what_goes_wrong_below_a_trainer_is_told_to_all(failure, strategy, neede
 def test_a_setting_is_there_by_default_only_since_its_release(release, asked, monkeypatch):
     """Breaks when somebody whose transformers leaves a setting off by default is told that it applies."""
     # As if no run had shown yet that it isn't there with these releases.
-    monkeypatch.setattr(history, "of", lambda *of: [each for each in UNCACHED(*of) if each.stack == "today"])
+    monkeypatch.setattr(history, "observations_of", lambda *of: [run for run in UNCACHED(*of) if run.stack == "today"])
     of = setup({"transformers": release}, strategy="ddp", trainer="gkd")
     relevant = [c for c in cases(of, OVER_RANKS) if (BY_DEFAULT,) in [condition.about for condition in c.open]]
     assert relevant and all(case.asks == asked and "since transformers 4.54" in answer_to(case) for case in relevant)
@@ -222,7 +222,7 @@ def wanted_in(case):
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
-    monkeypatch.setattr(history, "of", lambda *of: [replace(each, did=None) for each in UNCACHED(*of)])
+    monkeypatch.setattr(history, "observations_of", lambda *of: [replace(each, did=None) for each in UNCACHED(*of)])
     monkeypatch.setattr(history, "shows", lambda *_: False)
     _, out, _ = asked("audit", put(tmp_path, GRPO), "--all")
     assert not re.search(r"measured +:", out)
@@ -249,7 +249,7 @@ AXES = {
     "trainer": sorted(trainers()),
     **dict.fromkeys(needs(), ("yes", "no")),
 }
-VERSIONS = {name: sorted({stack.versions[name] for stack in measured.months()}) for name in releases.measured.pinned()}
+VERSIONS = {name: sorted({stack.versions[name] for stack in measured.months()}) for name in measured.pinned()}
 OPERATORS = st.sampled_from(["==", ">=", "<", "<=", "~="])
 LEFT = {axis: st.frozensets(st.sampled_from(values), min_size=1) for axis, values in AXES.items()}
 ASKED = {
@@ -287,7 +287,11 @@ def test_a_contradicted_condition_always_removes_a_failure(part, full, name):
             assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
     if all(v.trainer and not v.any_trainer for v in failure.variants if v.broken):
         assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OTHER_TRAINER])}))
-    ever = {cell.strategy for cell in measured.outcomes(failure) if any(s.shows for s in history.of(failure, cell))}
+    ever = {
+        cell.strategy
+        for cell in measured.outcomes(failure)
+        if any(s.shows for s in history.observations_of(failure, cell))
+    }
     never = set(strategies.names()) - ever
     others = replace(full, left={**full.left, "strategy": frozenset(never)})
     others = replace(others, versions=TODAY)
@@ -351,8 +355,8 @@ def was_measured(failure, case, of):
         assert modes == {"off"} or cell.checkpointing in of.left.get("checkpointing", modes)
     assert {cell.variant for cell in case.shown} == {variant.name for variant in case.variants}
     shown = evidence(failure, case, of.versions)
-    elsewhere = any(s.shows for cell in case.shown for s in history.of(failure, cell))
-    answer = releases.NOT_BEFORE in wanted_in(case) or "older than" in answer_to(case)
+    elsewhere = any(s.shows for cell in case.shown for s in history.observations_of(failure, cell))
+    answer = answers.NOT_BEFORE in wanted_in(case) or "older than" in answer_to(case)
     assert shown.today or shown.stacks or elsewhere or answer
     assert all(failure.name in command for command in shown.commands)
 
@@ -409,10 +413,10 @@ def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did():
     wrong = []
     for failure in FAILURES.values():
         for cell in filter(lambda cell: cell.broken, measured.outcomes(failure)):
-            known = history.of(failure, cell)
+            known = history.observations_of(failure, cell)
             wrong += [f"{cell.id}: no run" for each in known if each.shows and each.stack and not each.did]
             asked = [(each, of_stacks[each.stack]) for each in known if each.stack in of_stacks]
-            if cell.world_size == 2 and releases.possible(failure, cell):
+            if cell.world_size == 2 and measured.possible(failure, cell):
                 for stack in history.pinned(failure, cell):
                     did, versions = measured.outcomes(failure, stack)[cell], measured.pins(stack)
                     [there] = [each for each in known if each.versions == history.parsed(versions)]
@@ -420,7 +424,7 @@ def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did():
                         asked.append((there, versions))
             for each, versions in asked:
                 exactly = {name: ranges.exactly(version) for name, version in versions.items()}
-                answer = releases.state(failure, cell, exactly)
+                answer = answers.behaviour(failure, cell, exactly)
                 wrong += [f"{cell.id} on {each.stack}: {answer}"] * (answer != (each.shows is True, ""))
     assert not wrong
 
@@ -491,7 +495,7 @@ def test_what_only_today_showed_is_not_claimed_of_other_releases(recorded):
     place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OTHER_TRAINER}  # in no month's runs
     recorded(f"{TWICE}/broken/ddp/off/fp32/w2/cpu")
     [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), TWICE)
-    assert releases.TODAY_ONLY in wanted_in(case)
+    assert answers.TODAY_ONLY in wanted_in(case)
     [case] = cases(Project(setup(**place).left, TODAY), TWICE)
     assert wanted_in(case) == [LOOK_FOR]
 
@@ -502,9 +506,9 @@ def recorded(monkeypatch):
 
     def put(cell, **runs):
         row = Cell.parse(cell)
-        stacks = {name: Stack(name.replace("_", "-"), versions) for name, (versions, _) in runs.items()}
+        stacks = {name: MeasuredStack(name.replace("_", "-"), versions) for name, (versions, _) in runs.items()}
         rows = [Row(row.name, stacks[name].name, *did) for name, (_, did) in runs.items()]
-        monkeypatch.setattr(history, "of", UNCACHED)
+        monkeypatch.setattr(history, "observations_of", UNCACHED)
         monkeypatch.setattr(history, "_releases", RELEASES)
         monkeypatch.setattr(measured, "oldest", OLDEST)
         monkeypatch.setattr(store, "stacks", lambda: {each.name: each for each in stacks.values()})
@@ -522,7 +526,7 @@ def state(name, **asked):
     """What is known of a cell with today's releases, but for those that are asked for."""
     cell = Cell.parse(name)
     versions = TODAY | {package: ranges.parse(text) for package, text in asked.items()}
-    return releases.state(FAILURES[cell.failure], cell, versions)
+    return answers.behaviour(FAILURES[cell.failure], cell, versions)
 
 
 RAISED = ("raises", next(iter(FAILURES[TWICE].errors)))
@@ -533,7 +537,7 @@ def test_a_run_with_another_torch_tells_of_its_own_releases_alone(recorded):
     isn't told to whoever has just that torch."""
     cell = f"{TWICE}/broken/fsdp1-full/reentrant/fp32/w2/cpu"
     recorded(cell, other_1=(stack(torch="2.12.0"), RAISED))
-    assert history.of(FAILURES[TWICE], Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
+    assert history.observations_of(FAILURES[TWICE], Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
     assert state(cell) == (True, "")
     cell = f"{TWICE}/broken/single/off/fp32/w1/cpu"
     recorded(cell, other_1=(stack(torch="2.9.0"), RAISED))
@@ -579,8 +583,8 @@ def test_fixes_are_what_the_timeline_shows():
     """Breaks when a first fixed release that is stated isn't what the months show on both sides of it."""
     for failure in FAILURES.values():
         for fix in failure.history.fixed:
-            relevant = [c for c in measured.outcomes(failure) if releases.fixed(failure, c) is fix]
-            runs = [s for cell in relevant for s in history.of(failure, cell) if fix.package in s.versions]
+            relevant = [c for c in measured.outcomes(failure) if answers.fixed(failure, c) is fix]
+            runs = [s for cell in relevant for s in history.observations_of(failure, cell) if fix.package in s.versions]
             first = ranges.public(fix.version)
             before = [s for s in runs if s.versions[fix.package] < first]
             after = [s for s in runs if s.versions[fix.package] >= first]
@@ -611,9 +615,9 @@ def test_without_versions_certain_takes_every_release_that_was_measured():
         cell.id
         for failure in FAILURES.values()
         for cell in measured.outcomes(failure)
-        if failure.variant(cell.variant).broken and releases.possible(failure, cell)
-        if releases.state(failure, cell, {})[0]
-        if not months <= {each.stack for each in history.of(failure, cell) if each.shows}
+        if failure.variant(cell.variant).broken and measured.possible(failure, cell)
+        if answers.behaviour(failure, cell, {})[0]
+        if not months <= {each.stack for each in history.observations_of(failure, cell) if each.shows}
     ]
     assert not wrong
 
@@ -665,5 +669,5 @@ def test_an_unknown_torch_is_asked_for_by_its_name():
     today = {name: f"=={measured.pinned()[name]}" for name in ("deepspeed", "transformers")}
     known = conditions.findings(setup(today | {"torch": "==2.1.2"}, strategy="zero2"))
     open_ = [each for one in known for case in one.cases for each in case.open]
-    torch = [each for each in open_ if each.wanted.startswith(releases.TORCH)]
+    torch = [each for each in open_ if each.wanted.startswith(answers.TORCH)]
     assert torch and all(each.about == ("torch",) for each in torch)

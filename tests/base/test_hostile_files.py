@@ -11,7 +11,7 @@ from faultline.base import console, errors, traces
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.projects import documents, files, versions
 from faultline.ranks import report
-from faultline.releases import units
+from faultline.releases import code_changes
 from faultline.runs import results, storage
 from faultline.stacks import environments, requests
 from tests.support.program import python
@@ -105,7 +105,7 @@ def test_records_that_are_nested_too_deeply_are_none(tmp_path):
         (tmp_path / "run.json").symlink_to(there)
         with pytest.raises(UsageError, match=r"no readable run\.json"):
             storage.RunFolder(tmp_path).info()
-    assert {*units.parts(f"x = {'(' * DEEP}".encode())} == {units.BODY}
+    assert {*code_changes.parts(f"x = {'(' * DEEP}".encode())} == {code_changes.BODY}
     with pytest.raises(UNREADABLE):
         msgspec.json.decode(BRACKETS)
 

@@ -26,7 +26,7 @@ def by_day():
 def deciding(cells):
     """The rules that decide them, by variant: read from the catalogue itself, not as the cells by day were chosen."""
     rules = {name: expected.rules(failure) for name, failure in failures().items()}
-    return {(cell.failure, cell.variant, expected.first(rules[cell.failure], cell, VERSIONS)) for cell in cells}
+    return {(cell.failure, cell.variant, expected.first_rule(rules[cell.failure], cell, VERSIONS)) for cell in cells}
 
 
 def test_each_rule_that_decides_a_cell_decides_one_by_day(by_day):

@@ -11,9 +11,9 @@ from faultline.catalogue import Claim, History, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import AXES, CHECKPOINTING, Cell
-from faultline.cells.claims import COMPARING, chosen, swapped, verdict
+from faultline.cells.claims import COMPARING, is_about, swapped, verdict
 from faultline.cells.selection import Selection, select
-from faultline.observations import measured, verdicts
+from faultline.observations import measured, remedies
 from faultline.stacks import requests
 from tests.support import entries
 
@@ -168,7 +168,7 @@ def doubts(failure, claim):
     if not ({*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}):
         return ["an axis that there isn't"]
     cells = set(select(failures(), Selection(failure=(failure.name,))))
-    pairs = [(cell, swapped(failure, claim.swap, cell)) for cell in cells if chosen(failure, claim, cell)]
+    pairs = [(cell, swapped(failure, claim.swap, cell)) for cell in cells if is_about(failure, claim, cell)]
     others = {other for cell, other in pairs if other != cell or "stack" in claim.swap}
     failing = dict.fromkeys(cells, CHECK)
     holds = {
@@ -178,7 +178,7 @@ def doubts(failure, claim):
         "nothing to compare with, or no need to": bool(claim.swap) == (claim.kind in COMPARING),
         "`swap` leads to no cell that is ever run": not claim.swap or others & cells,
         "no run can ever say what becomes of it": verdict(failure, claim, failing, dict(failing)).word != "untested",
-        "it is held against a stack that can't tell": verdicts.known(failure, claim).word != "untested",
+        "it is held against a stack that can't tell": remedies.recorded_verdict(failure, claim).word != "untested",
     }
     return [words for words, true in holds.items() if not true]
 
@@ -199,11 +199,13 @@ def test_what_trains_today_anyway_is_no_remedy(name):
     place = {"strategy": failure.reported.strategy, "checkpointing": failure.reported.checkpointing}
     where = {"variant": failure.reported.variant, "precision": failure.reported.precision, **place}
     vacuous = Claim("do nothing", kind="trains", where=where)
-    assert verdicts.known(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
+    assert remedies.recorded_verdict(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
     today = replace(failure, history=History())
     assert measured.shown_on(today) == TODAY
     for claim in (vacuous, *failure.claims.values()):
-        assert verdicts.known(today, claim).word in ("refuted", "untested"), "verified where everything trains"
+        assert remedies.recorded_verdict(today, claim).word in ("refuted", "untested"), (
+            "verified where everything trains"
+        )
 
 
 def test_an_upgrade_is_held_against_the_stack_before_it():
@@ -211,7 +213,7 @@ def test_an_upgrade_is_held_against_the_stack_before_it():
     assert every
     for failure, claim in every:
         assert claim.kind == "helps" and claim.swap["stack"] in requests.named(), claim.text
-        assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"], claim.text
-        answer = verdicts.known(failure, claim)
+        assert remedies.tested_on(failure, claim) == failure.reported.stack != claim.swap["stack"], claim.text
+        answer = remedies.recorded_verdict(failure, claim)
         only_there = "remedy" in claim.swap and answer.against  # a remedy may be claimed to help there, and not do so
         assert answer.supporting or only_there, f"the older stack fails nowhere, or the newer as well: {claim.text}"

@@ -14,8 +14,8 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected as cells_expected
 from faultline.cells import on_gpus
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
-from faultline.cells.expected import HEADER, Basis, Expectation, Rule, check, expect, first, load, to_toml, verdict
-from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.cells.expected import HEADER, Basis, Expectation, Rule, check, expect, first_rule, load, to_toml, verdict
+from faultline.cells.on_gpus import GpuMachine, GpuRow, GpuRuns
 from tests.support import entries
 
 FAILURE = replace(
@@ -81,16 +81,18 @@ def test_versions_are_compared_by_their_base(write):
     holds = [(">=2.9", "2.9.0+cpu"), ("==2.9.0", "2.9.0+cu128"), (">=2.9", "2.9.0.dev2025"), (">=0.15,<1.0", "0.19.1")]
     others = [("<2.9", "2.9.0+cpu"), (">=0.15,<1.0", "1.0.0")]
     rules = [(Rule(outcome="raises", versions=(("torch", each),)), version) for each, version in (*holds, *others)]
-    assert [first([rule], CELLS[0], {"torch": version}) is rule for rule, version in rules] == [True] * 4 + [False] * 2
+    assert [first_rule([rule], CELLS[0], {"torch": version}) is rule for rule, version in rules] == [True] * 4 + [
+        False
+    ] * 2
     (rule,) = load(write(f'[[rule]]\nversions = {{ Flash_Attn = ">=2" }}\n{RAISES}'))
-    assert first([rule], CELLS[0], {"flash-attn": "2.1"}) is rule
-    assert first([rule], CELLS[0], {"torch": "2.1"}) is None, "a package that isn't there"
+    assert first_rule([rule], CELLS[0], {"flash-attn": "2.1"}) is rule
+    assert first_rule([rule], CELLS[0], {"torch": "2.1"}) is None, "a package that isn't there"
 
 
 @given(RULES, RULES, st.sampled_from(CELLS), st.sampled_from(["0.19.1", "1.2"]))
 def test_law_the_first_match_wins(before, after, cell, trl):
     stack = {**STACK, "trl": trl}
-    match = first(before, cell, stack)
+    match = first_rule(before, cell, stack)
     if match:
         assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
     else:
@@ -183,7 +185,7 @@ def test_what_is_impossible_has_its_reason():
 
 
 TORCH = {"torch": "2.13.0", "trl": "1.15.0"}
-H100 = Machine("NVIDIA H100 80GB HBM3", "580.65.06", "13.0", "2.27.7", TORCH)
+H100 = GpuMachine("NVIDIA H100 80GB HBM3", "580.65.06", "13.0", "2.27.7", TORCH)
 CPU = Cell("grpo_lora_no_grad", "broken", "ddp")
 GPU = replace(CPU, device="cuda")
 NO_GRAD = Rule(outcome="raises", signature=("no-grad-fn",), record="https://example.org/1")
@@ -199,7 +201,7 @@ def _folder(monkeypatch, tmp_path):
 
 
 def saw(*dids, machine=H100):
-    on_gpus.write(Measured(machine, [Row(GPU.id, "nccl", *did) for did in dids]))
+    on_gpus.write(GpuRuns(machine, [GpuRow(GPU.id, "nccl", *did) for did in dids]))
 
 
 def test_what_is_expected_on_a_gpu_is_a_guess_until_somebody_ran_it_there():
@@ -237,9 +239,9 @@ def test_a_file_says_what_was_written_and_another_content_is_refused(tmp_path):
     """Breaks when rows lose a field, a damaged file is passed over, or a machine and its file are not one to one."""
     assert H100.name == replace(H100, stack=dict(reversed(TORCH.items()))).name
     assert H100.name != replace(H100, driver="590.1").name
-    rows = [Row(GPU.id, "nccl", "raises", "no-grad-fn"), Row(replace(GPU, strategy="zero2").id, "gloo", "trains")]
-    file = on_gpus.write(Measured(H100, rows))
-    assert on_gpus.everything() == [Measured(H100, sorted(rows))] and file.name.startswith("nvidia-h100-80gb-hbm3-")
+    rows = [GpuRow(GPU.id, "nccl", "raises", "no-grad-fn"), GpuRow(replace(GPU, strategy="zero2").id, "gloo", "trains")]
+    file = on_gpus.write(GpuRuns(H100, rows))
+    assert on_gpus.everything() == [GpuRuns(H100, sorted(rows))] and file.name.startswith("nvidia-h100-80gb-hbm3-")
     file.write_text("[]\n")
     with pytest.raises(UsageError, match="does not hold what cells did on GPUs"):
         on_gpus.everything()

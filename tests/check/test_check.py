@@ -40,7 +40,7 @@ from faultline.observations import matching
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
-from faultline.report.remedies import ORDER
+from faultline.report.claims import ORDER
 from faultline.runs import measurement, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult

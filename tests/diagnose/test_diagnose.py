@@ -18,9 +18,9 @@ from faultline.diagnose import command
 from faultline.diagnose.command import GIVEN
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, Details
 from faultline.maintain import score
-from faultline.observations import matching, measured, nearest, remedies, store, verdicts
+from faultline.observations import history, matching, measured, remedies, store
 from faultline.observations.matching import CERTAIN, LIKELY
-from faultline.observations.store import Error, Row, Stack
+from faultline.observations.store import MeasuredStack, RecordedError, Row
 from tests.support import logs
 from tests.support.logs import NO_GRAD, RECOMPUTED, UNUSED, WHILE_HANDLED, diagnosed, place, printed, traceback
 from tests.support.night import sampled
@@ -219,7 +219,7 @@ def test_what_the_rules_say_is_what_the_runs_said():
     """Breaks when `diagnose` tells another verdict than the README, which a run wrote."""
     other = []
     for name, failure in FAILURES.items():
-        words = {key: verdicts.known(failure, claim).word for key, claim in failure.claims.items()}
+        words = {key: remedies.recorded_verdict(failure, claim).word for key, claim in failure.claims.items()}
         text = (paths.REPROS / name / "README.md").read_text(encoding="utf-8").split(markdown.BEGIN)[1]
         rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
         written = {row[0]: row[2] for row in rows if len(row) == 4 and row[0] in failure.claims}
@@ -234,7 +234,7 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     cells = [entry["cell"] for entry in json.loads(out)["seen"]]
     assert code == 0 and cells and all("/zero3" in cell and "/non-reentrant/" in cell for cell in cells)
     assert "[111 runs ended so]" in asked("diagnose", log(text))[1]
-    assert not measured.seen("ValueError: of nobody")
+    assert not measured.runs_with_error("ValueError: of nobody")
 
 
 TWO_LOSSES = """  File "/home/me/train.py", line 61, in <module>
@@ -267,13 +267,13 @@ def test_the_newest_stack_that_ended_so_is_told_last(monkeypatch):
     today = measured.pinned()
     older = {**today, "transformers": "5.9.0"}
     versions = [today, older, *({**older, "transformers": release} for release in ("5.10.0", "4.57.1"))]
-    stacks = {str(number): Stack(str(number), each) for number, each in enumerate(versions)}
-    error, cell = Error("e", "x", "other", "raises", "ValueError: of them", ""), Cell("x", "broken", "ddp")
+    stacks = {str(number): MeasuredStack(str(number), each) for number, each in enumerate(versions)}
+    error, cell = RecordedError("e", "x", "other", "raises", "ValueError: of them", ""), Cell("x", "broken", "ddp")
     monkeypatch.setattr(store, "stacks", lambda: stacks)
     monkeypatch.setattr(store, "errors", lambda: {"e": error})
     rows = [Row(cell.name, name, "raises", "other", "e") for name in stacks]
     monkeypatch.setattr(store, "rows", lambda failure: {cell: rows})
-    assert [row.stack for _, row in measured.seen(error.text)] == ["3", "1", "2", "0"]
+    assert [row.stack for _, row in measured.runs_with_error(error.text)] == ["3", "1", "2", "0"]
 
 
 # The line that raises is the defect itself: nothing else leads there.
@@ -395,23 +395,23 @@ def test_remedies_are_those_of_the_place(asked, log):
 def test_the_nearest_stack_is_none_newer():
     """Breaks when what is said of somebody's versions was measured with newer ones, or on a stack further away."""
     failure = FAILURES["grpo_lora_no_grad"]
-    assert nearest.nearest(failure, {"trl": "0.15.2"})[0].versions["trl"] == "0.15.2"
-    assert nearest.nearest(failure, {"trl": "0.1.0"}) is None and nearest.nearest(failure, {}) is None
-    assert nearest.nearest(failure, {"trl": "not a version"}) is not None
+    assert history.nearest_stack(failure, {"trl": "0.15.2"})[0].versions["trl"] == "0.15.2"
+    assert history.nearest_stack(failure, {"trl": "0.1.0"}) is None and history.nearest_stack(failure, {}) is None
+    assert history.nearest_stack(failure, {"trl": "not a version"}) is not None
 
 
 def test_a_failure_that_no_month_was_asked_of_is_told_of_on_its_own_stacks():
     """Breaks when a line about somebody's versions ends before it says anything, or says it of another release."""
     failure = FAILURES["zero3_nonreentrant_frozen_checkpointerror"]
     for asked, stack, outcome in (("0.18.3", "deepspeed-0.18.3", "raises"), ("0.19.8", TODAY, "trains")):
-        near, did = nearest.nearest(failure, {"deepspeed": asked})
-        then = nearest.then(did, {("zero3", "non-reentrant")})
+        near, did = history.nearest_stack(failure, {"deepspeed": asked})
+        then = history.count_outcomes(did, {("zero3", "non-reentrant")})
         assert near.name == stack and {each.split()[0] for each in then} == {outcome}
         words = f"trl, LoRA\n{RECOMPUTED.removesuffix('.')}: {{'shape': torch.Size([0])}}"
         sure = diagnosed(words, **place("zero3", "non-reentrant"), versions={"deepspeed": asked}).match.sure
         assert sure == (CERTAIN if outcome == "raises" else LIKELY)
     for failure in FAILURES.values():
-        assert nearest.then(nearest.nearest(failure, measured.pinned())[1], ())
+        assert history.count_outcomes(history.nearest_stack(failure, measured.pinned())[1], ())
 
 
 @pytest.fixture

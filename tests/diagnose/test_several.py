@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from faultline.catalogue import loading
 from faultline.diagnose.command import DiagnoseResult
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, details
-from faultline.observations import measured, several
+from faultline.observations import ambiguity, measured
 from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.strategies.naming import mentioned
 from tests.support import logs
@@ -133,7 +133,7 @@ def test_a_reference_model_left_on_the_cpu_is_named_on_a_condition():
 
 def test_the_failure_that_more_of_the_log_fits_comes_first():
     """Breaks when several failures are shown by their names alone."""
-    by_runs = [several.runs(match) for match in diagnosed(NO_GRAD).several]
+    by_runs = [ambiguity.runs(match) for match in diagnosed(NO_GRAD).several]
     assert by_runs == sorted(by_runs, reverse=True)
     ready = "RuntimeError: Expected to mark a variable ready only once.\n"
     assert names(diagnosed(ready)) != names(diagnosed(f"use_lora: true\n{ready}"))
@@ -158,11 +158,11 @@ def test_no_condition_is_of_another_strategy_than_the_runs(log, strategy, left, 
     """Breaks when "if the run has DDP" is printed for a run of ZeRO-1, or runs of other strategies are counted."""
     answer = diagnosed(log, **place(strategy))
     assert names(answer) == left + behind
-    assert [several.elsewhere(match) for match in answer.several] == [False] * len(left) + [True] * len(behind)
+    assert [ambiguity.elsewhere(match) for match in answer.several] == [False] * len(left) + [True] * len(behind)
     out = printed(answer)
     assert len(re.findall(r"\[\d+ runs ended so under (?:ddp|zero[13]\*?|fsdp2)\]", out)) == len(left)
     assert out.count("runs ended so; measured elsewhere, under ") == len(behind)
-    assert several.runs(answer.several[0]) < several.runs(diagnosed(NO_GRAD).several[0])
+    assert ambiguity.runs(answer.several[0]) < ambiguity.runs(diagnosed(NO_GRAD).several[0])
     assert all(("ddp", "off") in match.where for match in diagnosed(UNUSED, **place("ddp", "off")).several)
     assert diagnosed(NO_GRAD, **place("", "off")).answer == NOT_THERE
 
@@ -266,8 +266,8 @@ def test_a_place_that_leaves_one_failure_alone_leaves_the_others_behind_it():
     """Breaks when words that several share get no answer for a place, or a failure is named for them alone."""
     answer = diagnosed("DeepSpeed ZeRO-3 throws `RuntimeError: 'weight' must be 2-D`\n")
     first, *others = answer.several
-    assert first.failure.name == OUTSIDE and not several.elsewhere(first)
-    assert others and all(several.elsewhere(match) for match in others)
+    assert first.failure.name == OUTSIDE and not ambiguity.elsewhere(first)
+    assert others and all(ambiguity.elsewhere(match) for match in others)
     assert printed(answer).count("runs ended so; no run ended so under zero3") == len(others)
 
 

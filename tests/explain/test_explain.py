@@ -12,7 +12,7 @@ from faultline.cells import expected
 from faultline.cells.cell import CHECKPOINTING
 from faultline.explain.command import meant
 from faultline.explain.vocabulary import SIGNATURES, STRATEGIES, TERMS, vocabulary
-from faultline.releases.changes import Kind, Safety
+from faultline.releases.changes import ChangeKind, Safety
 
 WORDS = vocabulary()
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
@@ -39,7 +39,7 @@ def test_every_word_is_explained():
             *("expected", "unexpected failure", "unexpected pass", "changed"),
         ],
         "Answers of diagnose": ["one of several", "not in the catalogue"],
-        "Kinds of change": Kind,
+        "Kinds of change": ChangeKind,
     }
     kinds = {name: [word.kind for word in entries] for name, entries in WORDS.items()}
     words = [(str(word), kind) for kind, words in used.items() for word in words]

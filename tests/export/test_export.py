@@ -418,7 +418,7 @@ def test_the_issue_says_why_and_shows_what_ranks_printed():
     shown = issue.transcript("".join(f"{n}\n" for n in range(90))).splitlines()
     assert shown[:: issue.BEGINNING] == ["0", "... (10 lines are left out)", "49", "69", "89"], "a cut is told"
     for failure in loading.failures().values():
-        shown = reports.shown(failure)
+        shown = reports.cell_to_report(failure)
         blocks = re.split(r"```.*?```", issue.write_issue(cells.place(shown)), flags=re.S) if shown else ()
         broken = [part for block in blocks for part in re.findall(r"(?m)^[^|\s<-].*\n[^|\s<-].*", block)]
         assert not broken, "GitHub shows a line that is broken by hand as two"
@@ -431,7 +431,7 @@ def test_the_issue_says_why_and_shows_what_ranks_printed():
 
 def test_a_report_shows_what_its_failure_names_and_tells_of_what_was_tried():
     """Breaks when a report shows another form than its failure names, or a cell on which nothing was tried."""
-    every = {failure: reports.shown(failure) for failure in loading.failures().values()}
+    every = {failure: reports.cell_to_report(failure) for failure in loading.failures().values()}
     shown = {failure.name: cell for failure, cell in every.items() if cell}
     for name, cell in shown.items():
         renamed = dataclasses.replace(cell, failure="x")

@@ -24,14 +24,14 @@ PACKAGES = {"pytorch": "torch"}  # where it isn't the repository's name
 # Every file takes its model from transformers: what is for transformers has to run what else it is about.
 OWN = re.compile(r"\w*Trainer\(|\.save_pretrained\(")
 TWICE = "ddp_peft_reentrant_ready_twice/{}/ddp-find-unused/reentrant/fp32/w2/cpu"
-ADDRESSED = [name for name, failure in failures().items() if failure.upstream and reports.shown(failure)]
+ADDRESSED = [name for name, failure in failures().items() if failure.upstream and reports.cell_to_report(failure)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(ADDRESSED, 4, lambda name: failures()[name].upstream))
 def test_a_report_runs_the_library_that_it_is_for(name):
     """Breaks when maintainers are sent a file in which their library has no part."""
-    where = cells.place(reports.shown(failures()[name]))
+    where = cells.place(reports.cell_to_report(failures()[name]))
     text, (_, repository) = emit.write(where), failures()[name].upstream.lower().split("/")
     assert bool(where.variant.trainer) == ("add_callback(" in text), "a report of a trainer runs that trainer"
     tree = [*ast.walk(ast.parse(text))]
@@ -107,7 +107,7 @@ def test_a_report_shows_where_each_rank_waits():
 )
 def test_a_silent_failure_is_told_as_it_was_measured(name, words):
     """Breaks when maintainers read that weights differ, and nobody says how."""
-    where = cells.place(reports.shown(failures()[name]))
+    where = cells.place(reports.cell_to_report(failures()[name]))
     assert f": no error, but {words}" in issue.write_issue(where).partition("**Why.**")[0]
     assert words.split(",")[0] in " ".join(cells.introduction(where).split()), "the file doesn't tell it"
     other = replace(where, pins={**where.pins, "torch": "1.0"})
@@ -119,7 +119,7 @@ def test_the_line_at_fault_is_in_its_release():
     """Breaks when a link leads to another line than the one that raised, or the line that is blamed is another."""
     packages, raise_, silent = Path(sysconfig.get_path("purelib")), set(), set()
     for failure in failures().values():
-        fault, cell = failure.history.fault, reports.shown(failure)
+        fault, cell = failure.history.fault, reports.cell_to_report(failure)
         if fault:
             assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], failure.name  # look it up again
             assert (packages / fault.file).read_text().splitlines()[fault.line - 1].strip() == fault.text, failure.name
@@ -144,7 +144,7 @@ def test_the_line_at_fault_is_in_its_release():
 @pytest.mark.usefixtures("no_file")
 def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     """Breaks when a form's own report is missing, is of other versions, or its failure ends the export."""
-    where = cells.place(reports.shown(failures()["distillation_loss_over_ranks"]))
+    where = cells.place(reports.cell_to_report(failures()["distillation_loss_over_ranks"]))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     upstream.printed.cache_clear()
     assert "trl env can't be run" in upstream.environment(where)[1]

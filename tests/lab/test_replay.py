@@ -9,7 +9,7 @@ import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NeverReady, UsageError
 from faultline.catalogue.loading import failures
-from faultline.releases.search import boundary
+from faultline.releases.bisection import boundary
 from faultline.runs import storage
 from faultline.stacks.index import Release
 from lab.explore import findings, replay, since

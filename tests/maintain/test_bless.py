@@ -17,7 +17,7 @@ from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures
 from faultline.cells import selection
 from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
-from faultline.cells.expected import HEADER, Rule, expect, first, holds, load, on_cpu, ruled, to_toml, verdict
+from faultline.cells.expected import HEADER, Rule, expect, first_rule, holds, load, on_cpu, ruled, to_toml, verdict
 from faultline.maintain.bless import bless, difference, refuse
 from tests.support import entries
 
@@ -138,7 +138,7 @@ def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed,
     apart = device != "cpu" or any(rule.device for rule in rules)
     for cell in [replace(cell, device=known) for cell in CELLS for known in (DEVICES if apart else ["cpu"])]:
         if cell not in observed:
-            follows = cell.device != "cpu" and first(rules, cell, NEW) == first(rules, on_cpu(cell), NEW)
+            follows = cell.device != "cpu" and first_rule(rules, cell, NEW) == first_rule(rules, on_cpu(cell), NEW)
             before = observed.get(on_cpu(cell), "") if follows else ""
             if before and verdict(ruled(rules, on_cpu(cell), NEW), *before) != "expected":
                 assert verdict(ruled(blessed, cell, NEW), *before) == "expected", f"{cell.id} lags behind the CPU"

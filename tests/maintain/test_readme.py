@@ -22,8 +22,8 @@ from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
-from faultline.maintain import overview
-from faultline.observations import store, verdicts
+from faultline.maintain import readmes
+from faultline.observations import store, symptoms
 from faultline.runs.results import RankError
 from tests.maintain.test_automation import unknown
 from tests.support import entries
@@ -110,7 +110,7 @@ def test_the_glossary_has_every_term():
     terms = "cell failure variant remedy claim strategy stack reference outcome signature observation mechanism".split()
     headings = re.findall(r"^## (.+)$", PAGES["docs/glossary.md"], re.M)
     assert {*terms, "verdict", "certain", "likely"} <= {*headings}
-    assert [code(row[0])[0] for row in rows(section("docs/glossary.md", "verdict"))] == [*overview.VERDICTS]
+    assert [code(row[0])[0] for row in rows(section("docs/glossary.md", "verdict"))] == [*readmes.VERDICTS]
     for term in headings:
         text = section("docs/glossary.md", term)
         assert re.search("example", text, re.I) or '"' in text or "Its id" in text, f"{term} has no example"
@@ -149,7 +149,9 @@ def test_the_rule_that_is_shown_is_true(tmp_path):
     [rule] = cells_expected.load(file)
     failure = loading.failures()["zero_double_reduction"]
     known, stack = cells_expected.rules(failure), versions()
-    about = [cell for cell in select({failure.name: failure}, Selection()) if cells_expected.first([rule], cell, stack)]
+    about = [
+        cell for cell in select({failure.name: failure}, Selection()) if cells_expected.first_rule([rule], cell, stack)
+    ]
     assert about, "the rule is about no cell, or about other versions than are pinned"
     for cell in about:
         expected = cells_expected.expect(known, cell, stack)
@@ -205,7 +207,7 @@ def test_what_trains_wrongly_without_an_error_does_so():
         name = re.search(r"\(repros/(\w+)/README.md\)", title)[1]
         measured = [row.finding for cell, row in store.divergences().items() if cell.partition("/")[0] == name]
         assert any(wrong in phrases(finding) for finding in measured), f"{name} was not measured so"
-        [ending] = verdicts.endings(loading.failures()[name])
+        [ending] = symptoms.endings(loading.failures()[name])
         assert re.sub(r"all \d+ strategies", "all strategies", ending) == f"silent: {places}"
 
 

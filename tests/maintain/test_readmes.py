@@ -13,8 +13,9 @@ from faultline.catalogue import REMEDIES, Claim
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
-from faultline.maintain import on_gpus, overview, readmes
-from faultline.observations import measured, verdicts
+from faultline.maintain import on_gpus, readmes
+from faultline.observations import measured, symptoms
+from faultline.observations.remedies import recorded_verdict
 from faultline.runs.results import Deviation, Rounding
 from tests.support import entries
 
@@ -157,17 +158,17 @@ def between(file, markers):
 
 def test_the_catalogue_and_the_readme_say_what_the_rules_say():
     """Breaks when a page is of older rules, its table is too wide to read, or a sentence leaves a verdict out."""
-    assert between(overview.CATALOGUE, overview.FAILURES) == overview.table(), "faultline maintain readmes"
-    assert between(overview.README, overview.COUNTS) == overview.counts(), "faultline maintain readmes"
-    assert between(overview.MATRIX, overview.STRATEGIES) == overview.families(), "faultline maintain readmes"
-    assert between(overview.CI, overview.GPUS) == on_gpus.table(), "faultline maintain readmes"
-    assert max(map(len, overview.table().splitlines())) <= 470
-    numbers = [int(word) for word in overview.counts().replace(":", "").split() if word.isdigit()]
+    assert between(readmes.CATALOGUE, readmes.FAILURES) == readmes.table(), "faultline maintain readmes"
+    assert between(readmes.README, readmes.COUNTS) == readmes.counts(), "faultline maintain readmes"
+    assert between(readmes.MATRIX, readmes.STRATEGIES) == readmes.families(), "faultline maintain readmes"
+    assert between(readmes.CI, readmes.GPUS) == on_gpus.table(), "faultline maintain readmes"
+    assert max(map(len, readmes.table().splitlines())) <= 470
+    numbers = [int(word) for word in readmes.counts().replace(":", "").split() if word.isdigit()]
     assert numbers[0] == len(failures()) and numbers[1] == sum(numbers[2:]) > 100
     # A silent failure doesn't look like an error, nor a refuted remedy like one that helps.
-    lines = {row.split("](")[0][3:]: row.strip("| ").split(" | ") for row in overview.table().splitlines()[2:]}
+    lines = {row.split("](")[0][3:]: row.strip("| ").split(" | ") for row in readmes.table().splitlines()[2:]}
     assert [*lines] == [*failures()]
-    nowhere = [each.name for each in failures().values() if not verdicts.endings(each) and not each.reported]
+    nowhere = [each.name for each in failures().values() if not symptoms.endings(each) and not each.reported]
     assert not nowhere, "a record that no stack here shows is listed like the others"
     _, _, where, fixed, helps, _ = lines["zero12_manual_ga_keeps_last_microbatch"]
     assert (where, fixed) == ("silent: `zero1*`, `zero2*`", "not fixed")
@@ -181,8 +182,8 @@ def test_the_first_remedy_is_a_verified_one_if_there_is_one(name):
     """Breaks when the table recommends what was refuted, or what helps only in places before what always helps."""
     failure = failures()[name]
     remedies = [claim for claim in failure.claims.values() if claim.kind in REMEDIES]
-    words = {claim.text: verdicts.known(failure, claim).word for claim in remedies}
-    first = overview._line(failure)[4]
+    words = {claim.text: recorded_verdict(failure, claim).word for claim in remedies}
+    first = readmes._line(failure)[4]
     if "verified" in words.values():
         assert words[first] == "verified"
     elif "conditional" in words.values():
@@ -204,6 +205,6 @@ def test_what_the_broken_cell_has_already_does_not_help(monkeypatch):
     shown = {Cell(failure.name, "broken", "zero2"): Did("diverges", "differs")}
     trains = {Cell(failure.name, "broken", "ddp"): Did("trains")}
     monkeypatch.setattr(measured, "outcomes", lambda failure, stack="today": shown | trains)
-    assert overview._line(failure)[4] == ""
-    monkeypatch.setattr(overview, "failures", lambda: {failure.name: failure})
-    assert overview.counts() == "1 failures and 3 claims: 1 verified, 1 refuted, 1 conditional."
+    assert readmes._line(failure)[4] == ""
+    monkeypatch.setattr(readmes, "failures", lambda: {failure.name: failure})
+    assert readmes.counts() == "1 failures and 3 claims: 1 verified, 1 refuted, 1 conditional."

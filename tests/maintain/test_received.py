@@ -13,9 +13,9 @@ from faultline.base.text import matches
 from faultline.catalogue.loading import failures
 from faultline.cells import expected, on_gpus
 from faultline.cells.expected import Basis
-from faultline.cells.on_gpus import Row
+from faultline.cells.on_gpus import GpuRow
 from faultline.maintain import on_gpus as merging
-from faultline.maintain import received, record
+from faultline.maintain import record
 from faultline.observations import measured, store
 from faultline.runs import sendable
 from faultline.runs.storage import Machine
@@ -51,7 +51,7 @@ def line(result, **changes):
 
 def refuses(file, words):
     with pytest.raises(UsageError) as refused:
-        received.read(file)
+        merging.read_received(file)
     message = str(refused.value)
     assert words in message and "\n" not in message and len(message) < 700, message
 
@@ -71,7 +71,7 @@ def test_what_somebody_measured_is_expected_in_later_runs(capsys, observations, 
     should = expectation(on("zero2"))
     assert (should.outcome, should.signatures, should.basis) == ("diverges", ("differs",), Basis.MEASURED)
     assert expectation(on("ddp")).basis == Basis.MEASURED and expectation(on("zero1")).basis == Basis.CPU
-    [(machine, row)] = on_gpus.seen(on("zero3"), measured.pinned())
+    [(machine, row)] = on_gpus.runs_of(on("zero3"), measured.pinned())
     assert row.backend == "gloo" and (machine.gpu, machine.nccl, machine.driver) == (MODEL, "2.27.7", "580.65.06")
     assert [error.text for error in store.errors().values()] == ["RuntimeError: something new"]
     before = {path: path.read_bytes() for path in observations.rglob("*.jsonl")}
@@ -83,23 +83,25 @@ def test_what_proves_nothing_is_not_recorded():
     """Breaks when a cell without evidence, or of another stack, or on nobody knows what GPU counts as measured."""
     old = replace(did(on("ddp")), stack={"torch": "1.0"})
     several = Machine(("A", "B"))
-    assert not merging.rows(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
-    assert not merging.rows(several, [did(on("ddp"), gpu="")]) and not merging.rows(Machine(), [did(on("ddp"), gpu="")])
+    assert not merging.rows_of(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
+    assert not merging.rows_of(several, [did(on("ddp"), gpu="")]) and not merging.rows_of(
+        Machine(), [did(on("ddp"), gpu="")]
+    )
     # Of a variant that was renamed since, no run can ever renew a row.
     renamed = [f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "no_such_failure/broken/ddp/off/fp32/w2/cuda"]
-    rows = [on_gpus.Row(name, "nccl", "trains") for name in renamed]
-    [each] = merging.merged([on_gpus.Measured(MACHINES[0], rows)], [])
+    rows = [on_gpus.GpuRow(name, "nccl", "trains") for name in renamed]
+    [each] = merging.merge_rows([on_gpus.GpuRuns(MACHINES[0], rows)], [])
     assert not each.rows
-    [(machine, row)] = merging.rows(MACHINE, [did(on("ddp"), "impossible", gpu="")])
+    [(machine, row)] = merging.rows_of(MACHINE, [did(on("ddp"), "impossible", gpu="")])
     assert machine.gpu == MODEL and row.backend == ""
     unfinished = Machine(MACHINE.gpus, MACHINE.driver)  # as of an interrupted run, without CUDA and NCCL
-    rows = merging.rows(unfinished, [did(on("ddp")), did(on("zero2"), "impossible", gpu="")])
+    rows = merging.rows_of(unfinished, [did(on("ddp")), did(on("zero2"), "impossible", gpu="")])
     assert len(rows) == 2 and rows[0][0] == rows[1][0], "a cell without ranks is of another machine"
 
 
-MACHINES = [on_gpus.Machine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
+MACHINES = [on_gpus.GpuMachine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
 IDS, BACKENDS, OUTCOMES = [cell.id for cell in CELLS[:6]], ["nccl", "gloo"], ["trains", "diverges"]
-ROWS = st.builds(Row, st.sampled_from(IDS), st.sampled_from(BACKENDS), st.sampled_from(OUTCOMES))
+ROWS = st.builds(GpuRow, st.sampled_from(IDS), st.sampled_from(BACKENDS), st.sampled_from(OUTCOMES))
 FOUND = st.lists(
     st.tuples(st.sampled_from(MACHINES), ROWS), max_size=8, unique_by=lambda found: (found[0].name, found[1].cell)
 )
@@ -108,15 +110,15 @@ FOUND = st.lists(
 @given(FOUND, FOUND, st.randoms(use_true_random=False))
 def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found, random):
     """Breaks when a file that comes twice doubles a row, an older run outlives a newer one, or the order matters."""
-    once = merging.merged(merging.merged([], before), found)
-    assert merging.merged(once, found) == once
+    once = merging.merge_rows(merging.merge_rows([], before), found)
+    assert merging.merge_rows(once, found) == once
     rows = {(each.machine.name, row.cell): row for each in once for row in each.rows}
     newest = {(machine.name, row.cell): row for machine, row in (*before, *found)}
     assert rows == newest and sum(len(each.rows) for each in once) == len(newest)
     apart = []
     for one in random.sample(found, len(found)):
-        apart = merging.merged(apart, [one])
-    assert apart == merging.merged([], found) == merging.merged([], random.sample(found, len(found)))
+        apart = merging.merge_rows(apart, [one])
+    assert apart == merging.merge_rows([], found) == merging.merge_rows([], random.sample(found, len(found)))
 
 
 def test_whatever_a_gpu_did_otherwise_has_a_reason():
@@ -126,7 +128,7 @@ def test_whatever_a_gpu_did_otherwise_has_a_reason():
     for reason in on_gpus.reasons():
         cells = [row.cell for row, _ in known[reason]]
         assert not [pattern for pattern in reason.cells if not any(matches(cell, (pattern,)) for cell in cells)]
-        row = Row(cells[0], reason.backend, reason.outcome, reason.signature)
+        row = GpuRow(cells[0], reason.backend, reason.outcome, reason.signature)
         others = [{"backend": "nccl"}, {"outcome": "hangs"}, {"signature": "other"}, {"cell": "a/broken/fsdp2/off"}]
         assert [reason.explains(row._replace(**each)) for each in ({}, *others)] == [True, *[False] * 4]
 
@@ -176,5 +178,5 @@ def test_a_bomb_a_damaged_file_and_one_that_contradicts_itself_are_refused(monke
         whole.write_bytes(damaged)
         refuses(whole, "it can't be unpacked")
     refuses(tmp_path / "not-there.zip", "it can't be unpacked")
-    monkeypatch.setattr(received, "LARGEST", {"run.json": 1000, "cells.jsonl": 1000})
+    monkeypatch.setattr(merging, "LARGEST", {"run.json": 1000, "cells.jsonl": 1000})
     refuses(packed(tmp_path, run="{}", cells=" " * 1001), "cells.jsonl is larger than")

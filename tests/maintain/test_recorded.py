@@ -16,9 +16,9 @@ from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Factor, Finding
 from faultline.maintain import record
-from faultline.observations import history, measured, recording, store, timeline
-from faultline.observations.store import Observations, Stack
-from faultline.observations.timeline import Timeline
+from faultline.observations import history, measured, recording, store
+from faultline.observations.recording import Timeline
+from faultline.observations.store import MeasuredStack, Observations
 from faultline.ranks.report import ErrorReport, Report
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
@@ -165,14 +165,17 @@ def test_a_timeline_becomes_the_recorded_one(folder):
     """Breaks when the months that a run wrote are not those that are read, or what else was recorded is lost."""
     before = merged(NOTHING, *(ran(*each) for each in RUNS))
     days = ("2026-03-01", "2026-04-01", "2026-05-01")
-    stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
+    stacks = [
+        MeasuredStack(days[0], {"trl": "0.9"}, days[0]),
+        MeasuredStack(days[1], measured.pins("trl-1.0.0"), days[1]),
+    ]
     cell = Cell("zero_double_reduction", "broken", "ddp")
-    stacks.append(Stack(days[2], {}, days[2], "no wheel"))
-    did = Timeline(stacks, {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]})
+    stacks.append(MeasuredStack(days[2], {}, days[2], "no wheel"))
+    did = Timeline(stacks, {cell: [Did("diverges", "nan"), Did("trains"), recording.UNINSTALLABLE]})
     after = recording.with_timeline(before, did)
     store.write(after)
     assert store.everything() == after, "what is written is not what is read"
-    read = timeline.committed()
+    read = recording.committed()
     assert [stack.month for stack in read.stacks] == [*days] and read.cells == did.cells
     assert read.stacks[1].name == "trl-1.0.0", "a stack is kept once"
     assert {*before.errors} == {*after.errors} and before.rows.items() <= after.rows.items()
@@ -182,7 +185,7 @@ def test_a_timeline_becomes_the_recorded_one(folder):
 def test_what_is_recorded_has_the_names_that_there_are():
     """Breaks when pins, a cell's name or patterns change and the old name stays, or a row has no stack or error."""
     everything = store.everything()
-    assert recording.named(everything) == everything
+    assert recording.with_current_names(everything) == everything
     names = {*requests.named()} - {packages.TODAY}
     assert {name: store.stacks()[name].versions for name in names} == {name: measured.pins(name) for name in names}
     referred = set()

@@ -20,11 +20,11 @@ SETS = st.lists(SPECIFIERS, max_size=3).map(",".join)
 
 @given(SETS, SETS, NUMBERS, NUMBERS)
 def test_law_a_range_both_and_what_is_below_a_version_hold_what_specifiers_hold(one, other, first, version):
-    """Breaks when a requirement, or two files together, leave a release that pip wouldn't install, or not one that it would;
-    or when a project is told that it has a fix, or lacks it, that its range leaves open."""
+    """Breaks when a requirement, or two files together, leave a release that pip wouldn't install, or not one that it
+    would; or when a project is told that it has a fix, or lacks it, that its range leaves open."""
     asked, known = ranges.parse(one), Version(version)
     assert asked.holds(known) == SpecifierSet(one).contains(version)
-    shared = ranges.both(asked, ranges.parse(other))
+    shared = ranges.intersect(asked, ranges.parse(other))
     each = [asked.holds(known), ranges.parse(other).holds(known)]
     assert shared.holds(known) == all(each)
     assert not (shared.empty and all(each)), "a range that holds a version is called empty"

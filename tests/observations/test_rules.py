@@ -17,7 +17,7 @@ def test_a_rule_about_versions_expects_what_was_recorded(stack):
         rules = expected.rules(failure)
         for cell, rows in store.rows(failure.name).items():
             runs = [row for row in rows if row.stack == stack]
-            rule = expected.first(rules, cell, versions)
+            rule = expected.first_rule(rules, cell, versions)
             if not runs or not rule or not rule.versions:
                 continue
             expectation = expected.expect(rules, cell, versions)

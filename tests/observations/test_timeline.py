@@ -15,11 +15,10 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
-from faultline.observations import timeline
-from faultline.observations.store import Stack
-from faultline.observations.timeline import UNINSTALLABLE, Timeline
-from faultline.releases import timeline as releases_timeline
-from faultline.releases import timeline_view
+from faultline.observations import recording
+from faultline.observations.recording import UNINSTALLABLE, Timeline
+from faultline.observations.store import MeasuredStack
+from faultline.releases import timeline
 from faultline.runs import campaigns
 from tests.support.entries import entry
 
@@ -37,7 +36,7 @@ WRONG = {"raises", "crashes", "hangs", "diverges", "misplaced"}
 
 @st.composite
 def timelines(draw):
-    stack = st.builds(Stack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS)
+    stack = st.builds(MeasuredStack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS)
     stacks = draw(st.lists(stack, max_size=5))
     one = st.lists(OUTCOMES, min_size=len(stacks), max_size=len(stacks))
     return Timeline(stacks, {cell: draw(one) for cell in (CELL, OTHER)})
@@ -46,13 +45,15 @@ def timelines(draw):
 @given(DAYS, DAYS)
 def test_months_are_their_first_days(first, last):
     """Breaks when a month is left out or comes twice, or a date lies outside of what was asked for."""
-    days = list(releases_timeline.months(first, last))
+    days = list(timeline.months(first, last))
     assert len(set(days)) == len(days)
     between = {(first + datetime.timedelta(n)).replace(day=1) for n in range((last - first).days + 1)}
     assert set(days) == {day for day in between if day >= first}
 
 
-RECORDED = Timeline([Stack("a", {"trl": "1"}, "2026-01-01"), Stack("b", {"trl": "2"}, "today")], {CELL: [TRAINS] * 2})
+RECORDED = Timeline(
+    [MeasuredStack("a", {"trl": "1"}, "2026-01-01"), MeasuredStack("b", {"trl": "2"}, "today")], {CELL: [TRAINS] * 2}
+)
 
 
 @pytest.mark.parametrize(
@@ -68,20 +69,20 @@ RECORDED = Timeline([Stack("a", {"trl": "1"}, "2026-01-01"), Stack("b", {"trl": 
 def test_what_is_recorded_has_the_same_months_for_all_cells(dates, cells, refused):
     """Breaks when a new failure takes a run of all others, or leaves months in which others did nothing."""
     if not refused:
-        releases_timeline.check_complete(RECORDED, dates, cells)
+        timeline.check_complete(RECORDED, dates, cells)
         return
     with pytest.raises(UsageError, match=refused):
-        releases_timeline.check_complete(RECORDED, dates, cells)
+        timeline.check_complete(RECORDED, dates, cells)
 
 
 def test_cells_that_are_added_ran_on_the_recorded_stacks():
     """Breaks when a month has two stacks, of which one is shown for the cells of both."""
     same = Timeline(RECORDED.stacks, {OTHER: [TRAINS] * 2})
-    releases_timeline.check_stacks(RECORDED, same)
-    moved = Timeline([RECORDED.stacks[0], Stack("c", {"trl": "3"}, "today")], same.cells)
+    timeline.check_stacks(RECORDED, same)
+    moved = Timeline([RECORDED.stacks[0], MeasuredStack("c", {"trl": "3"}, "today")], same.cells)
     with pytest.raises(UsageError, match="the stack of today has other versions now"):
-        releases_timeline.check_stacks(RECORDED, moved)
-    releases_timeline.check_stacks(RECORDED, Timeline(moved.stacks, {CELL: [TRAINS] * 2, OTHER: [TRAINS] * 2}))
+        timeline.check_stacks(RECORDED, moved)
+    timeline.check_stacks(RECORDED, Timeline(moved.stacks, {CELL: [TRAINS] * 2, OTHER: [TRAINS] * 2}))
 
 
 @given(timelines())
@@ -92,15 +93,15 @@ def test_a_timeline_is_written_as_json_and_has_a_row_for_each_variant(tmp_path_f
     written = json.loads(file.read_text())
     assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in answer.stacks]
     assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in answer.cells.items()}
-    (row,) = timeline.series(answer)
-    assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
-    assert [point.total() for point in row.points] == [2] * len(answer.stacks)
+    [(row, counts)] = timeline.count_outcomes(answer).items()
+    assert row == ("grpo_lora_no_grad", "grpo-broken")
+    assert [each.total() for each in counts] == [2] * len(answer.stacks)
 
 
 def test_what_can_not_be_installed_is_said_and_no_gap():
     """Breaks when a month without a stack vanishes from the line of time, or looks like one in which all is well."""
     raised = campaigns.Measured("2025-03-01", "", [entry(CELL, "raises")], "", {"trl": "1.0+cpu"})
-    answer = releases_timeline.gather([raised, campaigns.Measured("2025-04-01", unusable="no wheel")], [CELL])
+    answer = timeline.gather([raised, campaigns.Measured("2025-04-01", unusable="no wheel")], [CELL])
     assert answer.cells[CELL] == [Did("raises"), UNINSTALLABLE]
     assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
 
@@ -120,16 +121,16 @@ def test_the_terminal_shows_what_does_not_train(outcomes, mark):
     """Breaks when a silent failure looks like an uneventful month."""
     out = io.StringIO()
     one, other = outcomes
-    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [one], OTHER: [other]})
-    timeline_view.terminal(Console(file=out, width=100), answer)
+    answer = Timeline([MeasuredStack("2025-03-01", {}, "2025-03-01")], {CELL: [one], OTHER: [other]})
+    timeline.terminal(Console(file=out, width=100), answer)
     line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
     assert line.split()[-1] == mark
 
 
 def test_the_page_counts_what_the_data_has():
     """Breaks when docs/timeline.md goes on with numbers of an older timeline."""
-    committed = timeline.committed()
-    months = [timeline.when(stack) for stack in committed.stacks]
+    committed = recording.committed()
+    months = [timeline.short_date(stack) for stack in committed.stacks]
     wrong: dict[str, Counter[str]] = {}
     for cell, row in committed.cells.items():
         counts = wrong.setdefault(cell.failure, Counter())

@@ -54,8 +54,8 @@ def test_a_claim_of_a_failure_of_resuming_is_about_its_resumed_cells():
     """Breaks when such a claim is untested, or when a straight cell that trains speaks against it."""
     failure = failures()[DATA]
     cell = Cell(DATA, "broken", "ddp", life="resumed")
-    assert claims.chosen(failure, failure.claims["skip"], cell)
-    assert not claims.chosen(failure, failure.claims["skip"], replace(cell, life="straight"))
+    assert claims.is_about(failure, failure.claims["skip"], cell)
+    assert not claims.is_about(failure, failure.claims["skip"], replace(cell, life="straight"))
     assert measured.usual(replace(cell, world_size=4, precision="bf16")) == cell
     assert failure.life("gone") == "straight", "a variant that the catalogue has no more"
 

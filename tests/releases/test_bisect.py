@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome
-from faultline.releases import bisect, bisection, search
+from faultline.releases import bisect, bisection
 from faultline.runs import cache, measurement, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
@@ -321,7 +321,7 @@ def looked(row):
         places.append(place)
         return row[place]
 
-    return search.boundary(len(row), look), places
+    return bisection.boundary(len(row), look), places
 
 
 @given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count))))
@@ -342,7 +342,7 @@ def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
     results, places = looked(row)
     assert len(places) == len(set(places))
     assert set(results.skipped) == {place for place in places if row[place] is None}
-    if results.both:
+    if results.complete:
         assert row[results.before] is False and row[results.after] is True and results.before < results.after
     assert all(row[place] is None and place in results.skipped for place in results.between), "not all was tried"
     answer = [value for value in row if value is not None]
@@ -352,7 +352,7 @@ def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
         assert results.after is None and row[results.before] is False, "the newest is not of the new side"
     elif results.before is None:
         assert row[results.after] is True
-    assert answer != sorted(answer) or results.both == (len({*answer}) == 2), "a row that changes once has a pair"
+    assert answer != sorted(answer) or results.complete == (len({*answer}) == 2), "a row that changes once has a pair"
 
 
 def test_a_row_of_skips_is_left_in_strides():
@@ -371,7 +371,7 @@ SETS = st.sets(st.sampled_from(NAMES), min_size=1)
 def test_the_smallest_set_of_a_cause_is_that_cause(cause, first):
     """Breaks when an innocent package is blamed, or half of a pair is, or each one takes an environment."""
     asked = []
-    results = search.smallest(NAMES, lambda items: asked.append(items) or cause <= set(items), sorted(first))
+    results = bisection.smallest(NAMES, lambda items: asked.append(items) or cause <= set(items), sorted(first))
     assert set(results.items) == cause and results.minimal
     assert first or len(asked) <= len(cause) * (1 + ceil(log2(len(NAMES))))
 
@@ -389,6 +389,6 @@ def test_a_set_that_is_named_was_seen_to_be_enough(answers, otherwise, limit):
         asked[items] = answers.get(frozenset(items), otherwise) if len(asked) < limit else None
         return asked[items]
 
-    results = search.smallest(NAMES[:5], holds, [1, 4])
+    results = bisection.smallest(NAMES[:5], holds, [1, 4])
     assert results.items == tuple(NAMES[:5]) or asked[results.items] is True
     assert not (results.minimal and None in asked.values()), "a set that can't be tried leaves a doubt"

@@ -12,10 +12,10 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.selection import Selection
 from faultline.observations import measured
-from faultline.releases import is_safe, reach, scope, sides
+from faultline.releases import coverage, given_stacks, is_safe, sampling
 from faultline.releases.changes import Safety
-from faultline.releases.reach import Reach
-from faultline.releases.units import Unit
+from faultline.releases.code_changes import Unit
+from faultline.releases.coverage import Reach
 from faultline.runs import cache, campaigns, measurement, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
@@ -77,7 +77,7 @@ def reached(monkeypatch):
             asked.append((list(done), cells))
             return covers(cells)
 
-        monkeypatch.setattr(reach, "of", of)
+        monkeypatch.setattr(coverage, "measure_coverage", of)
         return asked
 
     return reached
@@ -176,7 +176,7 @@ def test_cells_that_execute_nothing_of_what_differs_are_a_sample_unless_they_are
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, *how)
     [(_, seen)] = recordings
     apart, whole = len(seen) - 1, how[:1] in (("--all",), ("--variant",))
-    sample = apart if whole else -(-apart // scope.TENTH)
+    sample = apart if whole else -(-apart // sampling.TENTH)
     answer = answer_in(lab[0])
     assert code == 0 and answer["cells"] == 1 + sample and (whole or 1 + sample < len(seen))
     assert lab[2][0] == ("1.12.0", answer["cells"])
@@ -199,7 +199,7 @@ def test_the_candidate_is_recorded_once_its_cells_ran(lab, asked, monkeypatch, r
         return {cell: frozenset({("trl/a.py", "f")}) for cell in cells}
 
     reached(lambda cells: Reach(frozenset([UNIT]), near=cells))
-    monkeypatch.setattr(reach.executed, "of", of)
+    monkeypatch.setattr(coverage.executed, "of", of)
     assert asked("is-safe", "trl==1.12.0", *NARROW)[0] == code
     assert after == ["1.16.0"] * recorded
     if recorded:
@@ -274,7 +274,7 @@ version = "2.13.0+cu130"
 
 def test_the_files_that_people_have_are_sides(lab, asked, monkeypatch, tmp_path):
     """Breaks when a lock file is no baseline, a build tag is asked of an index, or what isn't pinned isn't told."""
-    does, installed = lab[1], sides.versions_in(requests.base())
+    does, installed = lab[1], given_stacks.versions_in(requests.base())
     monkeypatch.chdir(tmp_path)
     does["1.12.0"], does["1.14.0"] = [TRAINS], [TRAINS]
     (tmp_path / "uv.lock").write_text(LOCK)
@@ -290,12 +290,12 @@ def test_the_files_that_people_have_are_sides(lab, asked, monkeypatch, tmp_path)
         f"new.txt pins no accelerate (>=0.1): taken is {installed['accelerate']} as in the baseline",
     ]
     assert errors[1:4] == notes
-    stack, _ = sides.baseline("uv.lock", "")
+    stack, _ = given_stacks.baseline("uv.lock", "")
     assert {"trl==1.12.0", "torch==2.13.0"} <= set(stack.requirements) and stack.name == "uv.lock"
     monkeypatch.setattr(requests, "installed", tuple)
-    _, (*_, note) = sides.baseline("uv.lock", "")
+    _, (*_, note) = given_stacks.baseline("uv.lock", "")
     assert note.startswith("uv.lock doesn't name these, which are taken as in Faultline's own pins: ")
-    _, notes = sides.baseline("trl==1.15.0", "")
+    _, notes = given_stacks.baseline("trl==1.15.0", "")
     assert notes == ("what trl==1.15.0 leaves open is taken as in Faultline's own pins",)
 
 
@@ -360,7 +360,7 @@ def test_a_stack_that_could_not_start_is_tried_again(lab, asked):
 def test_cells_by_default_are_trainers_and_mechanisms():
     """Breaks when is-safe measures remedies of mechanisms, or leaves a trainer out."""
     cells = selection.select(failures(), Selection())
-    chosen = scope.default(cells)
+    chosen = sampling.usual_cells(cells)
     known = {cell: failures()[cell.failure].variant(cell.variant) for cell in cells}
     assert set(chosen) == {cell for cell, v in known.items() if v.trainer or v.name == "broken"}
     assert {v.trainer for v in map(known.get, chosen)} >= {"", "grpo", "sft"}
@@ -412,6 +412,6 @@ def test_a_package_is_meant_in_its_own_clone(tmp_path, monkeypatch):
     (tmp_path / "trl").mkdir()
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert sides.read("trl", {}, "").text == "trl"
+    assert given_stacks.read("trl", {}, "").text == "trl"
     with pytest.raises(UsageError, match="is a folder"):
-        sides.read("mine", {}, "")
+        given_stacks.read("mine", {}, "")

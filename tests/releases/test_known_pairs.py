@@ -4,7 +4,7 @@ import pytest
 
 from faultline.observations import measured, store
 from faultline.releases import recorded
-from faultline.releases.changes import Kind
+from faultline.releases.changes import ChangeKind
 
 MONTH, BEFORE = "2026-06-01", "2026-05-01"
 
@@ -37,10 +37,10 @@ def test_few_failures_are_not_safe(asked, monkeypatch):
 
 @pytest.mark.slow
 def test_each_pair_of_months_has_a_line_that_says_what_the_command_says():
-    text = recorded.monthly()
+    text = recorded.monthly_table()
     [line] = [line for line in text.splitlines() if line.startswith(f"| {BEFORE} | {MONTH} |")]
     cells = [cell for name in store.failure_names() for cell in store.rows(name)]
     known = recorded.between(store.stacks()[BEFORE], store.stacks()[MONTH], cells).comparison
     assert f"| {known.verdict} | {known.compared:,} |" in line
-    grave = sum(change.kind is Kind.DIVERGES for change in known.changes)
+    grave = sum(change.kind is ChangeKind.DIVERGES for change in known.changes)
     assert f"{grave} `diverges now`" in line

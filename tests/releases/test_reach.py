@@ -15,11 +15,18 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.ranks import executed
-from faultline.releases import is_safe, is_safe_view, reach, scope, side_by_side, units
+from faultline.releases import (
+    code_changes,
+    coverage,
+    is_safe,
+    is_safe_view,
+    sampling,
+    side_by_side,
+)
 from faultline.releases.changes import Safety
-from faultline.releases.reach import Reach
-from faultline.releases.scope import USUAL, How
-from faultline.releases.units import BODY, Unit
+from faultline.releases.code_changes import BODY, Unit
+from faultline.releases.coverage import Reach
+from faultline.releases.sampling import USUAL, How
 from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
 from tests.support.program import python
@@ -91,14 +98,16 @@ NAMES = {
 )
 def test_what_differs_is_named_and_nothing_else(old, new, expected):
     """Breaks when a comment counts as a change, or a change is taken for that of another function, or for none."""
-    differing = units.names_that_differ(MODULE.encode(), MODULE.replace(old, new).encode())
+    differing = code_changes.names_that_differ(MODULE.encode(), MODULE.replace(old, new).encode())
     assert old in MODULE and differing == expected | ({BODY} if new == "def" else set())
 
 
 def test_what_is_no_module_is_one_unit():
     """Breaks when a file that Python can't read has no digest, or ends the comparison."""
     for source, other in ((b"def (:", b"def [:"), (b"\x00", b"\x00\x00"), (b"", b"\x00")):
-        assert units.names_that_differ(source, other) == {BODY} and not units.names_that_differ(source, source)
+        assert code_changes.names_that_differ(source, other) == {BODY} and not code_changes.names_that_differ(
+            source, source
+        )
 
 
 @given(st.permutations(["a", "b", "c"]), st.integers(0, 2))
@@ -106,9 +115,9 @@ def test_a_function_is_the_same_wherever_it_stands(order, which):
     """Breaks when functions that were moved within a file are called changed."""
     texts = {name: f"def {name}(x):\n    return x + {number}\n\n" for number, name in enumerate("abc")}
     whole, moved = ("".join(texts[name] for name in names).encode() for names in ("abc", order))
-    assert not units.names_that_differ(whole, moved)
+    assert not code_changes.names_that_differ(whole, moved)
     changed = {**texts, order[which]: f"def {order[which]}(x):\n    return 0\n\n"}
-    assert units.names_that_differ(moved, "".join(changed.values()).encode()) == {order[which]}
+    assert code_changes.names_that_differ(moved, "".join(changed.values()).encode()) == {order[which]}
 
 
 PROGRAM = """
@@ -173,7 +182,7 @@ TOUCHED = st.dictionaries(st.sampled_from(CELLS), st.integers(0, 5))
 def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
     """Breaks when a cell isn't run, or one that executes nothing that changed runs before one that does."""
     covers = Reach(frozenset(UNITS), {}, touched)
-    ordered = covers.ordered(CELLS)
+    ordered = covers.in_order(CELLS)
     assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
     flags = [bool(touched.get(cell)) for cell in ordered]
     assert flags == sorted(flags, reverse=True)
@@ -187,7 +196,7 @@ def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
 def test_the_first_cells_execute_all_that_changed(executes):
     """Breaks when what only few cells execute is reached late, and with it what a release breaks there."""
     covers = Reach(frozenset(UNITS), executes, {cell: len(names) for cell, names in executes.items()})
-    ordered = covers.ordered(CELLS)
+    ordered = covers.in_order(CELLS)
     first = [executes.get(cell, frozenset()) for cell in ordered[: len(UNITS)]]
     assert frozenset().union(*first) == frozenset().union(*executes.values())
 
@@ -201,11 +210,11 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
         asked.extend(cells)
         return {cells[0]: frozenset({("trl/b.py", "g<h>"), ("trl/other.py", "f")})}
 
-    monkeypatch.setattr(reach.executed, "of", of)
+    monkeypatch.setattr(coverage.executed, "of", of)
     both = covers.on(Environment("python", ""), 2)
     assert both.missed == [UNITS[1]] and covers.missed == sorted(UNITS[1:])
-    assert both.ordered(CELLS) == covers.ordered(CELLS) and both.affected(CELLS) == covers.affected(CELLS)
-    assert asked == CELLS[3 : 3 + reach.SEVERAL]
+    assert both.in_order(CELLS) == covers.in_order(CELLS) and both.affected(CELLS) == covers.affected(CELLS)
+    assert asked == CELLS[3 : 3 + coverage.SEVERAL]
     del asked[:]
     none = covers.within(CELLS[:3]).on(Environment("python", ""), 2)
     assert none.reached == frozenset() and not asked, "none of them ran"
@@ -229,20 +238,20 @@ def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apa
     asked += [zero, replace(zero, precision="bf16"), replace(zero, strategy="zero3-small")]
     ran = [{("peft/a.py", "g"), ("trl/a.py", BODY)}, {("trl/a.py", "other")}, {("trl/b.py", "f")}]
     recorded = {cell: frozenset(names) for cell, names in zip(asked, ran, strict=False)}
-    monkeypatch.setattr(reach.units, "packages_of", lambda python: Path(python))
-    monkeypatch.setattr(reach.units, "changed", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
-    monkeypatch.setattr(reach.executed, "of", lambda *_: recorded)
+    monkeypatch.setattr(coverage.code_changes, "packages_of", lambda python: Path(python))
+    monkeypatch.setattr(coverage.code_changes, "changed_units", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
+    monkeypatch.setattr(coverage.executed, "of", lambda *_: recorded)
     stand_for = lambda _, cells: {cell: cell if cell in recorded else zero for cell in cells}  # noqa: E731
-    monkeypatch.setattr(reach.executed, "representatives", stand_for)
-    covers = reach.of((Environment("python", ""),) * 2, packages, asked, 1)
+    monkeypatch.setattr(coverage.executed, "representatives", stand_for)
+    covers = coverage.measure_coverage((Environment("python", ""),) * 2, packages, asked, 1)
     assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
 
 
 def test_a_cell_touches_what_it_executes():
     """Breaks when an import alone makes a cell affected: every cell imports every package."""
-    assert reach.touches(UNITS, frozenset({("trl/a.py", "f")})) == 2
-    assert reach.touches(UNITS, frozenset({("trl/a.py", "other")})) == 1
-    assert reach.touches(UNITS, frozenset({("trl/a.py", BODY), ("trl/b.py", BODY)})) == 0
+    assert coverage.touches(UNITS, frozenset({("trl/a.py", "f")})) == 2
+    assert coverage.touches(UNITS, frozenset({("trl/a.py", "other")})) == 1
+    assert coverage.touches(UNITS, frozenset({("trl/a.py", BODY), ("trl/b.py", BODY)})) == 0
 
 
 def test_the_answer_says_what_it_covers():
@@ -251,7 +260,7 @@ def test_the_answer_says_what_it_covers():
     lines = covers.lines()
     assert lines[0] == "the cells execute 1 of 2 changed functions and 1 of 1 changed module body of trl"
     assert "not reached: trl/b.py:g<h>" in lines and "numpy" in lines[-1]
-    given = is_safe_view.Answer("a", "b", [], compared(["trains"], ["trains"]), reach=covers, scope=lines)
+    given = is_safe_view.UpgradeAnswer("a", "b", [], compared(["trains"], ["trains"]), reach=covers, scope=lines)
     assert "`not reached: trl/b.py:g<h>`" in is_safe_view.markdown(given)
     numbers = {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
     assert is_safe_view.data(given)["reach"] == {"trl": numbers}
@@ -262,7 +271,7 @@ def test_the_answer_says_what_it_covers():
 def test_the_first_regression_is_said_at_once(capsys):
     """Breaks when somebody waits for all cells to learn of the first, or a cell that failed before is taken for it."""
     texts = ["raises:other:E: x", "trains", "trains"]
-    watch = side_by_side.Watch(False)
+    watch = side_by_side.RegressionWatch(False)
     for number, text in enumerate(texts):  # whichever side of a cell comes first
         did = [(0, text), (1, "raises:other:E: x")]
         for side, does in did if number % 2 else reversed(did):
@@ -287,30 +296,32 @@ def share(cells, every):
 def test_what_may_change_runs_and_of_the_others_a_sample(one, other):
     """Breaks when a cell doesn't run that a release may change, or none of those that show that it can't."""
     apart, alike = one, other - one
-    some = scope.some(Reach(ONE, apart=apart, alike=alike), CELLS, USUAL)
+    some = sampling.cells_to_run(Reach(ONE, apart=apart, alike=alike), CELLS, USUAL)
     assert {*CELLS} - apart - alike <= {*some} and some == [cell for cell in CELLS if cell in {*some}]
-    assert len(apart & {*some}) == share(apart, scope.TENTH) and len(alike & {*some}) == share(alike, scope.THIRD)
-    some = scope.some(Reach(ONE, {}, {cell: int(cell in one) for cell in CELLS}), CELLS, How("affected"))
-    assert one <= {*some} and len({*some} - one) == share({*CELLS} - one, scope.TENTH)
-    assert scope.some(Reach(), CELLS, How("affected", most=5)) == CELLS, "nothing is known, so nothing is left out"
+    assert len(apart & {*some}) == share(apart, sampling.TENTH) and len(alike & {*some}) == share(alike, sampling.THIRD)
+    some = sampling.cells_to_run(Reach(ONE, {}, {cell: int(cell in one) for cell in CELLS}), CELLS, How("affected"))
+    assert one <= {*some} and len({*some} - one) == share({*CELLS} - one, sampling.TENTH)
+    assert sampling.cells_to_run(Reach(), CELLS, How("affected", most=5)) == CELLS, (
+        "nothing is known, so nothing is left out"
+    )
 
 
 @pytest.mark.slow
 def test_one_cell_of_each_failure_stands_for_all():
     """Breaks when what runs ahead of a recording lacks a failure or an engine, or takes minutes itself."""
-    every = scope.default(select(failures(), Selection.parse()))
-    first = scope.one_of_each(every)
+    every = sampling.usual_cells(select(failures(), Selection.parse()))
+    first = sampling.one_of_each(every)
     assert {cell.failure for cell in first} == {cell.failure for cell in every} and {*first} <= {*every}
     assert len(first) <= 2 * len({cell.failure for cell in every})
     engines = Counter(strategies.engine(cell.strategy) for cell in first)
     assert {*engines} >= {"ddp", "zero2", "zero3", "fsdp1", "fsdp2"} and max(engines.values()) < len(first) / 2
-    assert scope.one_of_each([]) == []
+    assert sampling.one_of_each([]) == []
 
 
 def test_few_cells_cover_what_very_many_have():
     """Breaks when --affected takes half an hour for one function, or a value of an axis that many have is left out."""
     every = select(failures(), Selection.parse(failure="zero*,ddp*"))
-    few = scope.covering(every)
+    few = sampling.covering(every)
     assert len(few) < len(every) / 2
 
     def have(cells, axes):
@@ -322,26 +333,26 @@ def test_few_cells_cover_what_very_many_have():
     engines = [{(cell.failure, cell.strategy.partition("-")[0]) for cell in cells} for cells in (few, every)]
     assert engines[0] == engines[1]
     covers = Reach(ONE, {}, dict.fromkeys(every, 1))
-    assert scope.some(covers, every, How("affected", most=len(every))) == every
-    some = scope.some(covers, every, How("affected", most=len(every) - 1))
-    assert {*few} <= {*some} and len(some) == len(few) + share({*every} - {*few}, scope.TENTH)
+    assert sampling.cells_to_run(covers, every, How("affected", most=len(every))) == every
+    some = sampling.cells_to_run(covers, every, How("affected", most=len(every) - 1))
+    assert {*few} <= {*some} and len(some) == len(few) + share({*every} - {*few}, sampling.TENTH)
 
 
 def test_what_did_not_run_is_said():
     """Breaks when an answer is about a part of the cells, and hides which, or says it of all of them."""
     apart, alike = frozenset(CELLS[:20]), frozenset(CELLS[20:32])
     covers = Reach(ONE, apart=apart, alike=alike)
-    ran = scope.some(covers, CELLS, USUAL)
-    assert scope.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
+    ran = sampling.cells_to_run(covers, CELLS, USUAL)
+    assert sampling.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
         "20 cells execute nothing of peft or trl: 2 of them ran as a sample",
         "12 cells execute nothing that changed, or what another precision, world size or setting does:"
         " 4 of them ran as a sample",
         "--all runs all",
     ]
-    assert scope.narrowing(covers, CELLS, CELLS, USUAL, ["trl"]) == []
+    assert sampling.narrowing(covers, CELLS, CELLS, USUAL, ["trl"]) == []
     covers = Reach(ONE, {}, {cell: int(cell not in apart) for cell in CELLS})
     for ran, of_each in ((CELLS[18:], ""), (CELLS[18:24], ": 4 of them ran, some of each variant and strategy")):
-        [line] = scope.narrowing(covers, CELLS, ran, How("affected"), ["trl"])
+        [line] = sampling.narrowing(covers, CELLS, ran, How("affected"), ["trl"])
         assert line == f"--affected: 20 cells execute what changed{of_each}, and 2 of the 20 others are a sample"
 
 
@@ -351,10 +362,10 @@ def test_what_fewer_cells_would_have_said_is_known_from_the_whole():
     assert whole.verdict is Safety.NOT_SAFE
     every = cells(40)
     for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, {}, touched))
+        given = is_safe_view.UpgradeAnswer("a", "b", [], whole, reach=Reach(ONE, {}, touched))
         narrowed = is_safe.narrowed(given, every, How("affected"))
         assert narrowed.verdict is verdict and narrowed.cells < 10
     for apart, verdict in ((every[:39], Safety.NOT_SAFE), (every, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(ONE, apart=frozenset(apart)))
+        given = is_safe_view.UpgradeAnswer("a", "b", [], whole, reach=Reach(ONE, apart=frozenset(apart)))
         narrowed = is_safe.narrowed(given, every, USUAL)
         assert narrowed.verdict is verdict and narrowed.cells <= 5

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.releases import changes, sides
-from faultline.releases.changes import Comparison, Kind, Safety
+from faultline.releases import changes, given_stacks, side_by_side
+from faultline.releases.changes import ChangeKind, Comparison, Safety
 from tests.support.changes import cells, compared
 
 DID = (
@@ -35,35 +35,35 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
 @pytest.mark.parametrize(
     ("before", "after", "kind", "verdict"),
     [
-        ("trains", "raises:other:E: x", Kind.REGRESSED, NOT_SAFE),
-        ("trains", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
-        ("hangs:no-progress:asleep", "misplaced:reference-model:whole", Kind.REGRESSED, NOT_SAFE),
-        ("raises:other:E: x", "trains", Kind.FIXED, SAFE),
-        ("diverges:differs:off", "raises:other:E: x", Kind.OTHER, SAFE),
-        ("diverges:differs:off", "diverges:unmoved:off", Kind.OTHER, SAFE),
-        ("raises:reduced-twice:E: x", "raises:bucketed-twice:E: x", Kind.OTHER, SAFE),
-        ("raises:no-grad-fn:E: x y z", "crashes:SIGSEGV:gone", Kind.OTHER, SAFE),
-        (OLD, OLD.replace("reduced-twice", "other").replace("Gradient computed", "It was"), Kind.WORDING, SAFE),
-        (OLD.replace("reduced-twice", "other"), OLD.replace("Gradient", "A gradient"), Kind.WORDING, SAFE),
-        ("raises:other:E: the old words of it", "raises:other:E: the new words of it", Kind.WORDING, SAFE),
-        ("raises:other:E: one thing", "raises:other:E: a quite different matter", Kind.OTHER, SAFE),
-        ("trains", "impossible::lacks it", Kind.IMPOSSIBLE, UNKNOWN),
-        ("raises:other:E: x", "impossible::lacks it", Kind.IMPOSSIBLE, SAFE),
-        ("impossible::lacks it", "trains", Kind.POSSIBLE, SAFE),
-        ("impossible::lacks it", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
-        ("trains", "invalid:evidence:none", Kind.INFRA, UNKNOWN),
-        ("invalid:server:died", "trains", Kind.INFRA, UNKNOWN),
-        ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
-        ("trains", "invalid:reference:E: x (in one process)", Kind.LOST, NOT_SAFE),
-        ("impossible::lacks it", "invalid:reference:E: x (in one process)", Kind.POSSIBLE, SAFE),
-        ("invalid:reference:E: x (in one process)", "invalid:reference:F: y (in one process)", Kind.OTHER, SAFE),
-        ("invalid:reference:E: x (in one process)", "raises:no-grad-fn:E: y", Kind.OTHER, SAFE),
-        ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", Kind.REGRESSED, NOT_SAFE),
-        ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", Kind.OTHER, SAFE),
-        ("raises:no-grad-fn:F: y", "invalid:reference:F: y (in one process)", Kind.LOST, NOT_SAFE),
-        ("trains", None, Kind.INFRA, UNKNOWN),
+        ("trains", "raises:other:E: x", ChangeKind.REGRESSED, NOT_SAFE),
+        ("trains", "diverges:differs:off", ChangeKind.DIVERGES, NOT_SAFE),
+        ("hangs:no-progress:asleep", "misplaced:reference-model:whole", ChangeKind.REGRESSED, NOT_SAFE),
+        ("raises:other:E: x", "trains", ChangeKind.FIXED, SAFE),
+        ("diverges:differs:off", "raises:other:E: x", ChangeKind.OTHER, SAFE),
+        ("diverges:differs:off", "diverges:unmoved:off", ChangeKind.OTHER, SAFE),
+        ("raises:reduced-twice:E: x", "raises:bucketed-twice:E: x", ChangeKind.OTHER, SAFE),
+        ("raises:no-grad-fn:E: x y z", "crashes:SIGSEGV:gone", ChangeKind.OTHER, SAFE),
+        (OLD, OLD.replace("reduced-twice", "other").replace("Gradient computed", "It was"), ChangeKind.WORDING, SAFE),
+        (OLD.replace("reduced-twice", "other"), OLD.replace("Gradient", "A gradient"), ChangeKind.WORDING, SAFE),
+        ("raises:other:E: the old words of it", "raises:other:E: the new words of it", ChangeKind.WORDING, SAFE),
+        ("raises:other:E: one thing", "raises:other:E: a quite different matter", ChangeKind.OTHER, SAFE),
+        ("trains", "impossible::lacks it", ChangeKind.IMPOSSIBLE, UNKNOWN),
+        ("raises:other:E: x", "impossible::lacks it", ChangeKind.IMPOSSIBLE, SAFE),
+        ("impossible::lacks it", "trains", ChangeKind.POSSIBLE, SAFE),
+        ("impossible::lacks it", "diverges:differs:off", ChangeKind.DIVERGES, NOT_SAFE),
+        ("trains", "invalid:evidence:none", ChangeKind.INFRA, UNKNOWN),
+        ("invalid:server:died", "trains", ChangeKind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference-died:no reference run", ChangeKind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference:E: x (in one process)", ChangeKind.LOST, NOT_SAFE),
+        ("impossible::lacks it", "invalid:reference:E: x (in one process)", ChangeKind.POSSIBLE, SAFE),
+        ("invalid:reference:E: x (in one process)", "invalid:reference:F: y (in one process)", ChangeKind.OTHER, SAFE),
+        ("invalid:reference:E: x (in one process)", "raises:no-grad-fn:E: y", ChangeKind.OTHER, SAFE),
+        ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", ChangeKind.REGRESSED, NOT_SAFE),
+        ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", ChangeKind.OTHER, SAFE),
+        ("raises:no-grad-fn:F: y", "invalid:reference:F: y (in one process)", ChangeKind.LOST, NOT_SAFE),
+        ("trains", None, ChangeKind.INFRA, UNKNOWN),
         (None, "trains", None, SAFE),
-        (None, "raises:other:E: x", Kind.INFRA, UNKNOWN),
+        (None, "raises:other:E: x", ChangeKind.INFRA, UNKNOWN),
         ("trains::1e-6", "trains::2e-6", None, SAFE),
         ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done", None, SAFE),
         ("raises:other:E: 0 of Split at /a/b.py:3", "raises:other:E: 9 of Split at /c/d.py:4", None, SAFE),
@@ -134,7 +134,7 @@ def test_law_every_change_is_in_one_group_and_nothing_outweighs_a_regression(run
     grouped = [change.cell for group in results.groups for change in group.changes]
     assert sorted(cell.id for cell in grouped) == sorted(change.cell.id for change in results.changes)
     assert all({change.kind for change in group.changes} == {group.kind} for group in results.groups)
-    order = [list(Kind).index(group.kind) for group in results.groups]
+    order = [list(ChangeKind).index(group.kind) for group in results.groups]
     assert order == sorted(order), "a grave change is told after a lesser one"
     assert compared([*before, "trains"], [*after, broken]).verdict is NOT_SAFE
     trains = ["trains"] * len(runs)
@@ -158,15 +158,15 @@ BROKEN = "raises:other:E: x"
 @pytest.mark.parametrize(
     ("first", "again", "kind", "verdict"),
     [
-        (("trains", BROKEN), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),
-        (("trains", BROKEN), [("trains", "trains")], Kind.INFRA, UNKNOWN),
-        (("trains", BROKEN), [("trains", BROKEN), ("trains", "trains")], Kind.INFRA, UNKNOWN),
-        (("trains", BROKEN), [(BROKEN, BROKEN)], Kind.INFRA, UNKNOWN),  # once on the one, always on the other
-        (("trains", BROKEN), [(BROKEN, BROKEN), ("trains", BROKEN), ("trains", BROKEN)], Kind.INFRA, UNKNOWN),
-        (("trains", BROKEN), [(BROKEN, "trains")], Kind.INFRA, SAFE),
-        (("trains", "invalid:server:died"), [("trains", "trains")], Kind.INFRA, SAFE),
-        (("trains", "invalid:server:died"), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),
-        (("trains", "invalid:server:died"), [("trains", "invalid:server:died")], Kind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [("trains", BROKEN)], ChangeKind.REGRESSED, NOT_SAFE),
+        (("trains", BROKEN), [("trains", "trains")], ChangeKind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [("trains", BROKEN), ("trains", "trains")], ChangeKind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [(BROKEN, BROKEN)], ChangeKind.INFRA, UNKNOWN),  # once on the one, always on the other
+        (("trains", BROKEN), [(BROKEN, BROKEN), ("trains", BROKEN), ("trains", BROKEN)], ChangeKind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [(BROKEN, "trains")], ChangeKind.INFRA, SAFE),
+        (("trains", "invalid:server:died"), [("trains", "trains")], ChangeKind.INFRA, SAFE),
+        (("trains", "invalid:server:died"), [("trains", BROKEN)], ChangeKind.REGRESSED, NOT_SAFE),
+        (("trains", "invalid:server:died"), [("trains", "invalid:server:died")], ChangeKind.INFRA, UNKNOWN),
     ],
 )
 def test_a_change_must_repeat(first, again, kind, verdict):
@@ -180,20 +180,20 @@ def test_what_is_repeated_is_enough_and_not_more():
     """Breaks when sixty cells of one cause run again, or a doubtful cause isn't looked at as a whole."""
     before, after = ["trains"] * 20, [BROKEN] * 20
     results = compared(before, after)
-    first = changes.pending(results, {})
+    first = side_by_side.cells_to_repeat(results, {})
     assert len(first) == changes.SAMPLE
     once = {cell.id: 1 for cell in first}
     steady = [(number, "trains", BROKEN) for number in range(20) if cells(20)[number] in first]
-    assert not changes.pending(compared(before, after, steady), once)
+    assert not side_by_side.cells_to_repeat(compared(before, after, steady), once)
     flaky = [(number, "trains", "trains") for number, *_ in steady[:1]] + steady[1:]
-    doubtful = changes.pending(compared(before, after, flaky), once)
+    doubtful = side_by_side.cells_to_repeat(compared(before, after, flaky), once)
     assert len(doubtful) == 20 - len(first) + 1, "the rest of the cause, and the flaky cell once more"
     often = {cell.id: changes.REPEATS for cell in cells(20)}
-    assert not changes.pending(compared(before, after, flaky), often), "repeats have no end"
+    assert not side_by_side.cells_to_repeat(compared(before, after, flaky), often), "repeats have no end"
 
 
 def test_packages_that_differ_are_all_told():
     """Breaks when a dependency that moved with the candidate goes unmentioned."""
     before, after = {"a": "1", "b": "1", "gone": "2"}, {"a": "2", "b": "1", "new": "3"}
-    assert sides.differing(before, after) == [("a", "1", "2"), ("gone", "2", ""), ("new", "", "3")]
-    assert sides.differing(before, after, removed=False) == [("a", "1", "2"), ("new", "", "3")]
+    assert given_stacks.differing(before, after) == [("a", "1", "2"), ("gone", "2", ""), ("new", "", "3")]
+    assert given_stacks.differing(before, after, removed=False) == [("a", "1", "2"), ("new", "", "3")]

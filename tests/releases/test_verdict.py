@@ -11,7 +11,7 @@ from rich.console import Console
 from faultline.base.paths import ROOT
 from faultline.releases import is_safe_view
 from faultline.releases.changes import Comparison
-from faultline.releases.is_safe_view import Answer
+from faultline.releases.is_safe_view import UpgradeAnswer
 from tests.support.changes import cells, compared
 
 PIECES = [
@@ -25,7 +25,7 @@ HOSTILE = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 def answer(before, after, **facts):
     usual = {"candidate": "trl==1.12.0", "baseline": "today", "repeat": "trl==1.12.0"}
     usual |= {"packages": [("trl", "1.16.0", "1.12.0")], "comparison": compared(before, after)}
-    return Answer(**usual | facts)
+    return UpgradeAnswer(**usual | facts)
 
 
 def hostile(text):

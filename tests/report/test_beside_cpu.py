@@ -10,13 +10,13 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.cells import on_gpus as store
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Basis
-from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.cells.on_gpus import GpuMachine, GpuRow, GpuRuns
 from faultline.cells.selection import Selection
-from faultline.maintain import received
+from faultline.maintain.on_gpus import read_received
 from faultline.matrix import command
 from faultline.observations import measured
 from faultline.report import on_gpus
-from faultline.report.on_gpus import Kind, compared, rows
+from faultline.report.on_gpus import GpuKind, compared, rows
 from faultline.runs import gpus, storage
 from faultline.runs.results import Rounding
 from faultline.runs.storage import RunInfo
@@ -56,14 +56,16 @@ def test_each_cell_is_in_one_column():
         did(replace(teacher, strategy="fsdp1-full"), "misplaced", "reference-model"),
     ]
     kinds = {each.result.cell: each.kind for each in compared(every)}
-    wanted = [Kind.SAME, Kind.NEW, Kind.NOT_RUN, Kind.NOT_RUN, Kind.KNOWN, Kind.AGAINST]
+    wanted = [GpuKind.SAME, GpuKind.NEW, GpuKind.NOT_RUN, GpuKind.NOT_RUN, GpuKind.KNOWN, GpuKind.AGAINST]
     assert [kinds[each.cell] for each in every] == wanted
     missing = [on("zero1").id, "buffers_never_synchronised/broken/ddp/off/fp32/w2/cuda"]
     numbers = rows(compared(every), missing)
     assert numbers[NAME] == [1, 0, 1, 0, 3] and numbers[teacher.failure] == [0, 1, 0, 1, 0]
     assert numbers["buffers_never_synchronised"] == [0, 0, 0, 0, 1]
     assert sum(map(sum, numbers.values())) == len(every) + len(missing)
-    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*Kind} - {Kind.SAME}, "one of them has no words"
+    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*GpuKind} - {GpuKind.SAME}, (
+        "one of them has no words"
+    )
 
 
 def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
@@ -83,7 +85,7 @@ def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
     teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
     text = shown([did(teacher, "raises", "two-devices", detail="Expected all tensors to be on the same device")])
     assert "as reported, not measured: Expected all tensors" in text
-    assert "as reported, not measured" in shown([did(teacher)]) and compared([did(teacher)])[0].kind == Kind.KNOWN
+    assert "as reported, not measured" in shown([did(teacher)]) and compared([did(teacher)])[0].kind == GpuKind.KNOWN
 
 
 def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp_path):
@@ -95,8 +97,8 @@ def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp
     news = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
     code, out = finished(capsys, folder(tmp_path / "news", *news))
     assert code == EXIT_UNEXPECTED and "1 cell" in out and "Every cell" not in out
-    machine = Machine(MODEL, "580.65.06", "13.0", "2.27.7", measured.pinned())
-    store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
+    machine = GpuMachine(MODEL, "580.65.06", "13.0", "2.27.7", measured.pinned())
+    store.write(GpuRuns(machine, [GpuRow(on("zero2").id, "nccl", "diverges", "differs")]))
     known = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
     code, out = finished(capsys, folder(tmp_path / "known", *known))
     assert code == EXIT_AS_EXPECTED and "1 cell other than on the CPU, as expected:" in out
@@ -126,7 +128,7 @@ def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys,
     out = capsys.readouterr().out
     assert f"Run on {count} x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7" in out
     assert ("2 cells ran with several ranks on one GPU, over gloo and not NCCL" in out) == (share > 1)
-    machine, sent = received.read(tmp_path / "latest" / "gpu-results.zip")
+    machine, sent = read_received(tmp_path / "latest" / "gpu-results.zip")
     assert machine.gpus == (MODEL,) * count and {entry.cell for entry in sent} == {on("ddp"), on("zero2"), on("single")}
 
 
@@ -151,17 +153,17 @@ def test_show_and_list_say_what_is_known_of_gpus(capsys):
     none = "No cell was measured on a GPU with this stack."
     assert f"{none} All are expected to do there what they do on the CPU." in printed(NAME)
     assert "As reported, not measured: raises (two-devices) under fsdp1-full, " in printed("fsdp_reference_model")
-    rows = [Row(on("zero2").id, "gloo", "diverges", "differs"), Row(on("ddp").id, "nccl", "trains")]
-    store.write(Measured(Machine(MODEL, stack=measured.pins("torch-2.11.0")), rows))
+    rows = [GpuRow(on("zero2").id, "gloo", "diverges", "differs"), GpuRow(on("ddp").id, "nccl", "trains")]
+    store.write(GpuRuns(GpuMachine(MODEL, stack=measured.pins("torch-2.11.0")), rows))
     why = {"cells": "*/zero2/*", "backend": "gloo", "outcome": "diverges", "signature": "differs", "why": "shared"}
     (store.FOLDER / "reasons.toml").write_text("[[reason]]\n" + "\n".join(f'{key} = "{why[key]}"' for key in why))
     text = printed(NAME)
     assert "zero2 (off) in broken; shared." in text
     ran = f"With torch-2.11.0, 2 of {len(CELLS)} cells were measured on a GPU: {MODEL}, which ranks shared in 1."
     assert none in text and ran in text
-    assert not on_gpus.known([replace(CELLS[0], device="cpu")], measured.pinned())
+    assert not on_gpus.count_measured([replace(CELLS[0], device="cpu")], measured.pinned())
     command.list_cells(Selection((NAME,), device="cuda"))
     assert "0 of them were measured on a GPU" in capsys.readouterr().out
-    store.write(Measured(Machine(MODEL, stack=measured.pinned()), rows[:1]))
+    store.write(GpuRuns(GpuMachine(MODEL, stack=measured.pinned()), rows[:1]))
     text = printed(NAME)
     assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}" in text and "Otherwise than on the CPU" in text

@@ -20,9 +20,9 @@ from faultline.base.text import plain
 from faultline.catalogue.loading import failures
 from faultline.cells import words
 from faultline.cells.cell import Cell
-from faultline.observations import verdicts
+from faultline.observations import remedies
 from faultline.observations.remedies import Fate
-from faultline.report import claims, junit, listing, page, run
+from faultline.report import claims, junit, page, run
 from faultline.report import failure as report_failure
 from faultline.report import terminal as report_terminal
 from faultline.runs import measurement
@@ -88,7 +88,7 @@ def test_no_text_reaches_a_terminal_or_a_shell_as_more_than_text():
 
 @given(st.sets(st.sampled_from(strategies.names()), min_size=1))
 def test_law_patterns_match_exactly_the_strategies_that_are_meant(chosen):
-    patterns = words.grouped(chosen, [*strategies.names(), "more"]).split(", ")
+    patterns = words.group_strategies(chosen, [*strategies.names(), "more"]).split(", ")
     assert {name for name in strategies.names() if base_text.matches(name, tuple(patterns))} == chosen
 
 
@@ -112,7 +112,9 @@ def test_every_result_has_one_place_and_main_rows_come_first():
 
 
 def exceptions_of(results, key="a"):
-    return verdicts.where(FAILURE, claims.verdicts(FAILURE, results)[key], runs_results.outcomes(results))
+    return remedies.describe_outcomes(
+        FAILURE, claims.verdicts_in_run(FAILURE, results)[key], runs_results.outcomes(results)
+    )
 
 
 def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
@@ -130,7 +132,7 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
     assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
     of_old = result(variant="dpo-broken")
-    assert claims.verdicts(FAILURE, [of_old, broken()])["b"].word == "refuted", "a variant that is gone stops it"
+    assert claims.verdicts_in_run(FAILURE, [of_old, broken()])["b"].word == "refuted", "a variant that is gone stops it"
 
 
 def test_a_table_of_all_strategies_fits_a_hundred_columns():
@@ -220,15 +222,16 @@ def test_the_legend_is_broken_between_symbols_on_a_terminal_and_nowhere_in_a_fil
 LISTED = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "no_dummy", "ddp")]
 
 
-def test_the_overview_has_each_failure_with_its_title_and_its_cells():
+def test_the_overview_has_each_failure_with_its_title_and_its_cells(monkeypatch):
     """Breaks when nobody can learn from a list what the failures are."""
+    monkeypatch.setattr(report_terminal, "failures", failures)
     title = failures()["zero3_dummy_loss"].title
-    wide = shown(listing.overview, LISTED, 12, width=150)
+    wide = shown(report_terminal.overview, LISTED, 12, width=150)
     assert f"zero3_dummy_loss      2  {title}\n" in wide and "\n2 cells of 1 failure.\n12 others can't exist" in wide
-    assert "others" not in shown(listing.overview, LISTED, 0)
+    assert "others" not in shown(report_terminal.overview, LISTED, 0)
     # In a narrow one no name is broken, so that it can be searched for.
     cells = [Cell(name, "broken", "ddp") for name in failures()]
-    lines = shown(listing.overview, cells, 0, width=80).splitlines()
+    lines = shown(report_terminal.overview, cells, 0, width=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert {*failures()} <= {line.split()[0] for line in lines if line}
     words = {word for failure in failures().values() for word in failure.title.split()}
@@ -294,7 +297,7 @@ def test_the_newest_run_stands_beside_the_record():
 def test_the_environment_can_be_pasted():
     stack = {"torch": "2.13", "x": {"y": "z " * 80}}
     facts = {"python": "3.11", "stack": stack, "gpus": [], "cores": 2, "a": ["b", "c"]}
-    text = shown(listing.environment, facts)
+    text = shown(report_terminal.environment, facts)
     assert text == f"python: 3.11\nstack:\n  torch: 2.13\n  x:\n    y: {'z ' * 79}z\ngpus: none\ncores: 2\na: b, c\n"
 
 

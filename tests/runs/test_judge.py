@@ -256,5 +256,5 @@ def test_a_bare_assert_is_named_by_the_line_that_failed():
 def test_what_should_be_zero_is_off_by_no_infinite_share():
     """Breaks when a gradient that should be zero "differs by inf", which nobody can read."""
     assert oracle.differing(Deviation("w", "gradients", 1, 0, math.inf)).startswith("gradient of w should be zero, and")
-    assert "inf" not in finding.where(finding.Difference(1, 0, "forward", "right", "inf"))
-    assert "by 50 %" in finding.where(finding.Difference(1, 0, "forward", "right", 0.5))
+    assert "inf" not in finding.describe_difference(finding.Difference(1, 0, "forward", "right", "inf"))
+    assert "by 50 %" in finding.describe_difference(finding.Difference(1, 0, "forward", "right", 0.5))

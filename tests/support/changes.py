@@ -3,7 +3,7 @@
 from itertools import islice, product
 
 from faultline.cells.cell import Cell
-from faultline.releases import changes
+from faultline.releases import side_by_side
 from faultline.runs.results import RankError, RankResult
 from tests.support import entries
 
@@ -39,4 +39,4 @@ def compared(before, after, again=()):
     for number, *both in again:
         for side, expected in zip(sides, both, strict=True):
             side.append([entry(relevant[number], expected)])
-    return changes.compare(relevant, *sides)
+    return side_by_side.compare_results(relevant, *sides)

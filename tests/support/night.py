@@ -30,7 +30,7 @@ def sampled(cases: Iterable[object], every: int, kind: Callable[..., Hashable] =
 
 def deciding_rule(cell: Cell, versions: Mapping[str, str]) -> Rule | None:
     """The rule of expected.toml that says what a cell does; none where it trains."""
-    return expected.first(expected.rules(failures()[cell.failure]), cell, versions)
+    return expected.first_rule(expected.rules(failures()[cell.failure]), cell, versions)
 
 
 def cells_by_day(cells: Iterable[Cell], versions: Mapping[str, str]) -> set[Cell]:

@@ -38,7 +38,7 @@ def test_every_failure_stack_and_committed_page_is_there(site):
     missing += [f"docs/{name}" for name in names if name != "index" and f'href="{name}.html"' not in sidebar]
     assert not missing, "the site, or its navigation, lacks these pages"
     files = {file.stem: file.read_text() for file in site.rglob("files/*.py")}
-    shown = {name: reports.shown(failure) for name, failure in failures().items()}
+    shown = {name: reports.cell_to_report(failure) for name, failure in failures().items()}
     assert files == {name: cell.id for name, cell in shown.items() if cell}, "other files than of the reports' cells"
 
 

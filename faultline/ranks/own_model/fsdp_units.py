@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from faultline.base.errors import Refused
-from faultline.cells.finding import some
+from faultline.cells.finding import first_names
 from faultline.ranks.job import ROOT
 from faultline.ranks.observer import tied
 from faultline.strategies.shared import ONLY_UNIT, SHARES, blocks
@@ -38,7 +38,7 @@ def name_units(model: torch.nn.Module, names: Sequence[str]) -> None:
     classes = {type(module).__name__ for module in model.modules()}
     if names[0] != ROOT and (unknown := [name for name in names if name not in classes]):
         known = [name for name in sorted(classes) if name != type(model).__name__]
-        raise Refused(f"--units: no module of the model is a {unknown[0]}; there are {some(known)}")
+        raise Refused(f"--units: no module of the model is a {unknown[0]}; there are {first_names(known)}")
     for module in model.modules():
         if getattr(module, "_no_split_modules", None):
             module._no_split_modules = None

@@ -18,7 +18,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from faultline.base.errors import Impossible, Refused
-from faultline.cells.finding import some
+from faultline.cells.finding import first_names
 from faultline.ranks import checkpointing
 from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer
@@ -215,7 +215,7 @@ def without_compiling() -> None:
 
 def check(model: torch.nn.Module) -> None:
     if lazy := [name for name, each in model.named_parameters() if is_lazy(each)]:
-        raise Refused(f"{some(lazy)}: lazy, so without weights yet; call the model once in your function")
+        raise Refused(f"{first_names(lazy)}: lazy, so without weights yet; call the model once in your function")
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > LARGEST:
         raise Refused(

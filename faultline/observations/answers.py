@@ -1,14 +1,17 @@
-"""What a cell did over the releases that were measured, and whether it shows its failure with others."""
+"""What cells do with somebody's versions: whether they show their failure, with what doubt, and what the rules say."""
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from packaging.version import Version
 
 from faultline import strategies
 from faultline.base.packages import STACK, TODAY
 from faultline.catalogue import Change, Failure
+from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.cells.claims import Outcomes
 from faultline.observations import history, measured, ranges
 from faultline.observations.history import Observation
 from faultline.observations.ranges import Range
@@ -21,24 +24,30 @@ FEW = "your releases behave like the few that were measured"
 ANY = Range()
 
 
-def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
-    """Whether a cell shows its failure with these versions; None if that isn't known, with the reason.
+class CellAnswer(NamedTuple):
+    """Whether a cell shows its failure with some versions; None where that isn't known, and `doubt` says why."""
+
+    shows: bool | None
+    doubt: str = ""
+
+
+def behaviour(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> CellAnswer:
+    """What a cell does with these versions, by what it did with those that were measured.
 
     Nearly all runs had one torch. Runs with another torch say something of their own releases alone.
     """
     torch = _measured_torch()
     usual: list[Observation] = []
     others: list[Observation] = []
-    for observation in history.of(failure, cell):
+    for observation in history.observations_of(failure, cell):
         (usual if observation.versions.get("torch", torch) == torch else others).append(observation)
-    answer, in_one = _usual_state(failure, cell, versions, usual), _in_one_version(versions)
+    answer, in_one = _with_usual_torch(failure, cell, versions, usual, {}), _in_one_version(versions)
     for observation in others:
-        pinned, contradicts = _pinned(observation, in_one), observation.shows and answer == (False, "")
-        if not ((pinned or contradicts) and _fits(observation, versions)):
-            continue
-        if pinned:
-            return observation.shows is True, ""
-        answer = None, f"your releases are those of {_named(observation, {})}"
+        pinned, contradicts = observation.versions.keys() <= in_one, observation.shows and answer == (False, "")
+        if (pinned or contradicts) and _fits(observation, versions):
+            if pinned:
+                return CellAnswer(observation.shows is True)
+            answer = CellAnswer(None, f"your releases are those of {_stack_in_words(observation, {})}")
     return answer
 
 
@@ -50,52 +59,57 @@ def _fits(observation: Observation, versions: Mapping[str, Range]) -> bool:
     return all(versions.get(name, ANY).holds(version) for name, version in observation.versions.items())
 
 
-def _pinned(observation: Observation, pinned: Set[str]) -> bool:
-    """Whether all versions of an observation are of packages that are asked for in one version."""
-    return observation.versions.keys() <= pinned
-
-
 def _in_one_version(versions: Mapping[str, Range]) -> set[str]:
+    """The packages that are asked for in one version."""
     return {name for name, range_ in versions.items() if range_.pinned is not None}
 
 
-def _usual_state(
+def _with_usual_torch(
     failure: Failure,
     cell: Cell,
     versions: Mapping[str, Range],
     runs: Sequence[Observation],
-    answers: dict[frozenset[str], bool] | None = None,
-) -> tuple[bool | None, str]:
-    """As `state`, by what a cell did with the one torch that nearly all runs had.
+    trains_with: dict[frozenset[str], bool],
+) -> CellAnswer:
+    """As `behaviour`, by what a cell did with the one torch that nearly all runs had.
 
-    `answers` has, of some packages, whether a cell trains with these alone.
+    `trains_with` keeps, of some packages, whether a cell trains with these alone.
     """
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and not range_.open}
     turns = _turns(failure, cell, asked)
     if turns is None:
-        return False, ""
+        return CellAnswer(False)
     before_fix = _before_fix(failure, cell, runs)
     if not before_fix:
-        return None, turns or NOT_BEFORE
-    torch = versions.get("torch", ANY)
-    same_torch = torch.holds(_measured_torch())
+        return CellAnswer(None, turns or NOT_BEFORE)
+    same_torch = versions.get("torch", ANY).holds(_measured_torch())
     exactly = asked | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
     in_one = _in_one_version(exactly)
     for observation in before_fix:
-        if len(observation.versions) > 1 and _pinned(observation, in_one) and _fits(observation, exactly):
-            return observation.shows is True, ""
+        there = observation.versions
+        if len(there) > 1 and there.keys() <= in_one and _fits(observation, exactly):
+            return CellAnswer(observation.shows is True)
     inside, outside = relevant(before_fix, asked)
-    if inside and not any(each.shows is not None or _fits(each, asked) for each in inside):  # the nearest that got as far
+    if inside and not any(
+        each.shows is not None or _fits(each, asked) for each in inside
+    ):  # the nearest that got as far
         inside, outside = relevant([each for each in before_fix if each.shows is not None], asked)
-    if not inside:
-        return _by_fewer(failure, cell, asked, runs, {} if answers is None else answers)
+    if not inside:  # no observation fits all versions: the cell trains if it does without some package's version
+        for left_out in asked:
+            fewer = {name: range_ for name, range_ in asked.items() if name != left_out}
+            names = frozenset(fewer)
+            if names not in trains_with:
+                trains_with[names] = _with_usual_torch(failure, cell, fewer, runs, trains_with).shows is False
+            if trains_with[names]:
+                return CellAnswer(False)
+        return CellAnswer(None, TOGETHER)
     shows = {observation.shows for observation in inside} - {None}
     if True not in shows:
-        return False, ""
-    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside) or _few(failure, cell, asked, inside)
+        return CellAnswer(False)
+    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside)
     if not doubt and shows == {True} and not same_torch:
         doubt = f"{TORCH} {_measured_torch()} does"
-    return (None, doubt) if doubt else (True, "")
+    return CellAnswer(None, doubt) if doubt else CellAnswer(True)
 
 
 def _before_fix(failure: Failure, cell: Cell, runs: Sequence[Observation]) -> list[Observation]:
@@ -124,24 +138,6 @@ def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | No
     return " and ".join(conditions)
 
 
-def _by_fewer(
-    failure: Failure,
-    cell: Cell,
-    asked: Mapping[str, Range],
-    runs: Sequence[Observation],
-    answers: dict[frozenset[str], bool],
-) -> tuple[bool | None, str]:
-    """The state if no observation fits all versions: the cell trains if it does without some package's version."""
-    for left_out in asked:
-        fewer = {name: range_ for name, range_ in asked.items() if name != left_out}
-        names = frozenset(fewer)
-        if names not in answers:
-            answers[names] = _usual_state(failure, cell, fewer, runs, answers)[0] is False
-        if answers[names]:
-            return False, ""
-    return None, TOGETHER
-
-
 def _doubt(
     failure: Failure,
     cell: Cell,
@@ -150,7 +146,11 @@ def _doubt(
     inside: Sequence[Observation],
     outside: str,
 ) -> str:
-    """Why the observations that fit, some of which show the failure, do not settle it; empty if they do."""
+    """Why the observations that fit, some of which show the failure, do not settle it; empty if they do.
+
+    They are too few where some didn't get as far as the failure; or where nobody says the version of the package in
+    which it goes wrong, nor that of the release that began it, and not every month was measured.
+    """
     pinned = bool(asked) and all(each.pinned is not None for each in asked.values())
     exactly = pinned and not outside and history.package(failure, cell) in (*asked, "torch")
     if [observation.stack for observation in runs] == [TODAY] and not exactly:
@@ -159,17 +159,8 @@ def _doubt(
     if outside:
         return f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
     if any(observation.shows is False for observation in inside):
-        some = " and ".join(dict.fromkeys(_named(observation, asked) for observation in (shown[0], shown[-1])))
+        some = " and ".join(dict.fromkeys(_stack_in_words(observation, asked) for observation in (shown[0], shown[-1])))
         return f"your releases behave like those of {some}, and not like others that were measured"
-    return ""
-
-
-def _few(failure: Failure, cell: Cell, asked: Mapping[str, Range], inside: Sequence[Observation]) -> str:
-    """Why the observations that fit are too few, where none of them contradicts; empty if they are enough.
-
-    Some didn't get as far as the failure. Or nobody says the version of the package in which it goes wrong, nor that of
-    the release that began it, and not every month was measured.
-    """
     unseen = sum(observation.shows is None for observation in inside)
     if unseen:
         seen = len(inside) - unseen
@@ -191,7 +182,10 @@ def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: s
     named = dict.fromkeys(turn.package for turn in turns if turn) or {history.package(failure, cell): None}
     if loose := tuple(name for name in named if name not in pinned):
         return loose
-    runs, asked = _before_fix(failure, cell, history.of(failure, cell)), {n: r for n, r in versions.items() if n != "torch"}
+    runs, asked = (
+        _before_fix(failure, cell, history.observations_of(failure, cell)),
+        {n: r for n, r in versions.items() if n != "torch"},
+    )
     odd = [name for name in asked if relevant(runs, {name: asked[name]})[1]]
     odd = odd or [name for name in asked if relevant(runs, {n: r for n, r in asked.items() if n != name})[0]]
     others = (strategies.package(cell.strategy), *STACK)
@@ -201,7 +195,7 @@ def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: s
     return tuple(odd or versions)
 
 
-def _named(observation: Observation, versions: Mapping[str, Range]) -> str:
+def _stack_in_words(observation: Observation, versions: Mapping[str, Range]) -> str:
     return observation.stack or _versions(observation, versions)
 
 
@@ -256,6 +250,12 @@ def _fitting(versions: tuple[Version | None, ...], asked: Range) -> tuple[frozen
     return without | set(range(min(first, last), max(first, last) + 1)), ""
 
 
-def possible(failure: Failure, cell: Cell) -> bool:
-    """Whether a cell can be had today."""
-    return measured.outcomes(failure)[cell][0] not in ("impossible", "invalid")
+def outcomes_with(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
+    """The versions by which a failure's rules tell cells apart, and what cells do with them.
+
+    Without such versions, it is what they do on the stack that shows the failure.
+    """
+    packages = {package for rule in expected.rules(failure) for package, _ in rule.versions}
+    named = {n: version for n, version in versions.items() if n in packages and ranges.is_version(version)}
+    shown = measured.shown_on(failure)
+    return named, measured.ruled(failure, measured.pins(shown) | named) if named else measured.outcomes(failure, shown)

@@ -2,23 +2,23 @@
 
 import builtins
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from faultline.base.text import count, one_line
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did, Signature
+from faultline.catalogue.outcomes import Signature
 from faultline.catalogue.recognition import meets_any, patterns_met
 from faultline.cells import claims
 from faultline.cells.cell import Cell
-from faultline.cells.claims import NOT_RUN, Outcomes
-from faultline.observations import history, measured, releases, store
+from faultline.cells.claims import NOT_RUN
+from faultline.observations import answers, history, measured, store
 from faultline.observations.matching import SHARED, Hints, Match, judge
 from faultline.observations.measured import place
 from faultline.observations.remedies import Fate
-from faultline.observations.store import Error, Row
+from faultline.observations.store import RecordedError
 
 MOST = 3  # failures that are shown
 SHORTEST = 30  # characters of a message that may be a part of a longer one
@@ -47,7 +47,7 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
     return likeliest(among, hints) if len(among) > 1 else ()
 
 
-def _worded_so(failure: Failure, error: Error, text: str) -> bool:
+def _worded_so(failure: Failure, error: RecordedError, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short; other numbers make no difference."""
     message = numberless(text.partition(": ")[2]).rstrip(" .…")
     cut_short = len(message) >= SHORTEST and message in numberless(error.text)
@@ -72,12 +72,12 @@ def without_prose(text: str) -> str:
     return text[: min(ends)]
 
 
-def kind(error: Error) -> str:
+def kind(error: RecordedError) -> str:
     """The type of a recorded error."""
     return error.text.partition(":")[0]
 
 
-def type_alone(error: Error) -> str:
+def type_alone(error: RecordedError) -> str:
     """The pattern of an error's type without a message, where that leaves few failures: it is a library's, while all
     kinds of mistakes raise Python's. Empty for others."""
     name = kind(error)
@@ -85,7 +85,7 @@ def type_alone(error: Error) -> str:
     return rf"\b{name}\b(?!['\"]?[:(] *[^\s)])" if few else ""
 
 
-def beginning(error: Error) -> str:
+def beginning(error: RecordedError) -> str:
     """How the message of a recorded error begins; empty if it isn't longer than that."""
     message = one_line(error.text.partition(": ")[2])
     return message[:BEGINNING] if len(message) > BEGINNING else ""
@@ -142,7 +142,7 @@ def upgrades(match: Match) -> list[tuple[str, str, str]]:
     known = measured.outcomes(match.failure)
     every = [cell for cell in measured.recorded(match.failure.name, match.signature) if cell.broken and cell in known]
     every = [cell for cell in every if not match.where or place(cell) in match.where]
-    fixes = {cell: releases.fixed(match.failure, cell) for cell in every}
+    fixes = {cell: answers.fixed(match.failure, cell) for cell in every}
     cells = [cell for cell in every if fixes[cell] or history.shows(match.failure, cell, known[cell])]
     rows = []
     for fix in dict.fromkeys(fix for fix in fixes.values() if fix):
@@ -203,21 +203,10 @@ def _swapped(failure: Failure, signature: str, swap: frozenset[tuple[str, str]])
     changes = dict(swap)
     return [
         (cell, other.outcome == "trains")
-        for known in _known(failure)
+        for known in (measured.outcomes(failure), *measured.by_stack(failure.name).values())
         for cell, did in known.items()
         if did.signature == signature
         and (other := known.get(claims.swapped(failure, changes, cell)))
         and other.outcome not in NOT_RUN
         and other.signature != Signature.OTHER
     ]
-
-
-@store.view
-def _known(failure: Failure) -> list[Outcomes]:
-    """What the cells of a failure did: by the rules of today's stack, then as recorded on each other one."""
-    by_stack: dict[str, dict[Cell, Did]] = {}
-    rows: Mapping[Cell, Sequence[Row]] = store.rows(failure.name)
-    for cell, each in rows.items():
-        for row in each:
-            by_stack.setdefault(row.stack, {})[cell] = row.did
-    return [measured.outcomes(failure), *by_stack.values()]

@@ -11,8 +11,8 @@ from faultline.catalogue.loading import failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.observations.measured import pinned
-from faultline.releases import units
-from faultline.releases.units import Unit
+from faultline.releases import code_changes
+from faultline.releases.code_changes import Unit
 from faultline.runs import executed
 from faultline.runs.executed import Ran
 from faultline.stacks.environments import Environment
@@ -86,7 +86,7 @@ class Reach:
         """The cells that execute what changed; all of them where it isn't known of any."""
         return [cell for cell in cells if self.touched.get(cell)] if self.touched else [*cells]
 
-    def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
+    def in_order(self, cells: Sequence[Cell]) -> list[Cell]:
         """First the few cells that together execute all that changed, those ahead that execute the rarest of it; then
         those that execute most of it, but one of each failure and family before the next of one."""
         first = dict.fromkeys(self._covering(cells))
@@ -136,14 +136,16 @@ class Reach:
         return lines
 
 
-def of(both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int) -> Reach:
+def measure_coverage(
+    both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int
+) -> Reach:
     """What of the packages that differ cells execute on the baseline, the first of both."""
-    folders = [units.packages_of(each.python) for each in both]
+    folders = [code_changes.packages_of(each.python) for each in both]
     looked = [name for name in packages if name in NEEDED]
     unread = tuple(name for name in packages if name not in NEEDED)
     if not (folders[0] and folders[1] and looked):
         return Reach(unread=unread)
-    changed = units.changed(folders[0], folders[1], looked)
+    changed = code_changes.changed_units(folders[0], folders[1], looked)
     if not changed:
         return Reach(unread=unread)
     chosen = executed.representatives(both[0], cells)
@@ -156,7 +158,7 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
     covers = Reach(changed, executes, touched, unread)
     files = {unit.file for unit in covers.missed}
     near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
-    covers = replace(covers, near=covers.ordered(near))
+    covers = replace(covers, near=covers.in_order(near))
     if not {*packages} <= SEEN:
         return covers
     alone = {recorded for recorded, ran in before.items() if _executes_nothing(packages, ran)}

@@ -31,7 +31,7 @@ class Unit(NamedTuple):
         return self.name == BODY
 
 
-def changed(before: Path, after: Path, packages: Iterable[str]) -> frozenset[Unit]:
+def changed_units(before: Path, after: Path, packages: Iterable[str]) -> frozenset[Unit]:
     """The functions and module bodies of packages that aren't the same in two folders, or are in one of them only."""
     sides = [
         {canonicalize_name(each.name): each for each in metadata.distributions(path=[str(at)])}
@@ -51,10 +51,10 @@ def names_that_differ(old: bytes, new: bytes) -> set[str]:
     """The functions, by qualified names, and the body of a file that aren't the same in two versions of it, whatever
     their comments and docstrings."""
     was, now = parts(old), parts(new)
-    return {name for name in {*was, *now} if not _same(was.get(name, []), now.get(name, []))}
+    return {name for name in {*was, *now} if not _equal(was.get(name, []), now.get(name, []))}
 
 
-def _same(before: Sequence[Part], after: Sequence[Part]) -> bool:
+def _equal(before: Sequence[Part], after: Sequence[Part]) -> bool:
     """Whether parts have the same text or, which takes longer to say, the same syntax tree."""
     if [text for text, _ in before] == [text for text, _ in after]:
         return True

@@ -85,7 +85,7 @@ def of_pins(name: str, asked: Iterable[Pin], below: Mapping[str, str], taken: st
         if pin.note:
             notes.append(f"{pin.source}: {pin.note}")
         else:
-            wanted[pin.package] = ranges.both(wanted.get(pin.package, Range()), pin.range)
+            wanted[pin.package] = ranges.intersect(wanted.get(pin.package, Range()), pin.range)
     if not wanted:
         raise UsageError(f"{name} names none of {listing(STACK)}, and nothing else is compared")
     words = []
@@ -108,16 +108,16 @@ def versions_in(lines: Iterable[str]) -> dict[str, str]:
     return {name: version for name, version in pins("\n".join(lines)).items() if name in STACK}
 
 
-def known(stack: Stack) -> dict[str, str]:
+def known_versions(stack: Stack) -> dict[str, str]:
     """The versions of a stack that are known before anything is resolved."""
     if stack.here:
         return pins("\n".join(requests.installed()))
     return pins("\n".join(text for text in stack.requirements if "==" in text and ".*" not in text))
 
 
-def expected(stack: Stack) -> dict[str, str]:
+def expected_versions(stack: Stack) -> dict[str, str]:
     """The versions that a stack is known to have, and those that it keeps where it can."""
-    return versions_in(stack.base) | known(stack)
+    return versions_in(stack.base) | known_versions(stack)
 
 
 def differing(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
@@ -126,9 +126,9 @@ def differing(before: Mapping[str, str], after: Mapping[str, str], removed: bool
     return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
-def same(base: Stack, text: str) -> bool:
+def is_same(base: Stack, text: str) -> bool:
     """Whether a candidate is its baseline: it has its name, or pins just the versions that it is known to have."""
-    there = known(base)
+    there = known_versions(base)
     return text == base.name or all(_pins(word, there) for word in text.split())
 
 

@@ -11,7 +11,7 @@ from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases.reach import Reach, plainest
+from faultline.releases.coverage import Reach, plainest
 
 TENTH, THIRD = 10, 3  # of so many cells, one is a sample
 MOST = 400  # affected cells that all run
@@ -33,12 +33,12 @@ class How:
 USUAL = How()
 
 
-def named(selection: Selection) -> bool:
+def names_cells(selection: Selection) -> bool:
     """Whether cells are asked for one by one."""
     return bool(selection.variant or selection.cells)
 
 
-def default(cells: Sequence[Cell]) -> list[Cell]:
+def usual_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Of the cells of a matrix those in a trainer, and of the others the broken variants, which have no remedy."""
     variants = ((cell, _variant(cell)) for cell in cells)
     return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
@@ -61,7 +61,7 @@ def one_of_each(cells: Sequence[Cell]) -> list[Cell]:
     return first
 
 
-def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
+def cells_to_run(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     """Those of the cells that run, in their order."""
     if how.runs == "every" or (how.runs == "affected" and not covers.touched):
         return cells
@@ -78,7 +78,7 @@ def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
 def at_most(cells: Sequence[Cell], packages: Collection[str], how: How) -> Sequence[Cell]:
     """The cells that run if each of them executes what changed of packages, as nothing is known of that yet."""
     covers = Reach(alike=frozenset(cells) - plainest(cells, packages))
-    return some(covers, cells, how)
+    return cells_to_run(covers, cells, how)
 
 
 def _sample(cells: Sequence[Cell], of: Collection[Cell], every: int) -> set[Cell]:
@@ -132,5 +132,5 @@ def _affected(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell]) -> st
     return f"{count(affected, 'cell')} execute what changed{of_each}, and {others}"
 
 
-def early(left: int) -> list[str]:
+def early_end(left: int) -> list[str]:
     return [f"--fail-fast: {count(left, 'cell')} did not run"] if left else []
