@@ -20,7 +20,7 @@ from faultline.check.target import CheckTarget
 from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
-from faultline.runs import differences, oracle, results, runner
+from faultline.runs import oracle, rank_reports, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
@@ -79,7 +79,7 @@ def run(target: CheckTarget, server: RankServer, references: References, cell: C
         return ended, on_this_device(cell, judge(cell, ended))
 
     ended, judged = runner.surviving(server, go)
-    if judged.outcome == Outcome.DIVERGES and (part := differences.factor(cell, _reports(ended), partial=True)):
+    if judged.outcome == Outcome.DIVERGES and (part := rank_reports.factor(cell, _reports(ended), partial=True)):
         words = described(part, "of those that are off")
         judged = replace(judged, detail=f"{words}; {judged.detail}")
     expected = Expectation(Outcome.TRAINS)

@@ -33,7 +33,7 @@ LIMIT = 1 << 30  # bytes that all of them may take
 # What ranks run and what judges them. tests/runs/test_cache.py holds it against what a rank imports.
 MACHINERY = """
     base catalogue cells ranks strategies __init__.py scenario.py trainers.py
-    runs/differences.py runs/hangs.py runs/nodes.py runs/oracle.py
+    runs/rank_reports.py runs/hangs.py runs/nodes.py runs/oracle.py
     runs/results.py runs/runner.py runs/scratch.py runs/supervisor.py
 """.split()
 BESIDE = ("tiny_models/*.py", "ds_configs/*", "fixtures/*.jsonl")

@@ -14,7 +14,7 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding, described, first_names
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
-from faultline.runs import differences
+from faultline.runs import rank_reports
 from faultline.runs.nodes import Ended
 
 
@@ -69,10 +69,10 @@ def judge(
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank), asked)
     if error:
         return _judge_error(cell, failure, *error, ended, asked)
-    doubts = differences.unproven(cell, reports, half)
+    doubts = rank_reports.unproven(cell, reports, half)
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
-    misplaced = differences.placement_faults(reports)
+    misplaced = rank_reports.placement_faults(reports)
     numbers = _judge_numbers(cell, reports, order)
     if misplaced:
         detail = "; ".join(misplaced)
@@ -159,11 +159,11 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgemen
     doubts = []
     for rank, end in enumerate(ended.ranks):
         shown, who = end.evidence, f"rank {rank}: "
-        doubts += [who + doubt for doubt in differences.contradictions(cell, shown)]
+        doubts += [who + doubt for doubt in rank_reports.contradictions(cell, shown)]
         if judged.rank not in (None, rank):
             continue
         ours = "wrapper" in shown or shown.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and not differences.prepared(cell, shown) and judged.signature != Signature.OTHER:
+        if not ours and not rank_reports.prepared(cell, shown) and judged.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = shown.get("checkpointing_seen", "off")
@@ -204,8 +204,8 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
     if largest:
         worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
         error = float(largest.error)
-    wrong = differences.finding(cell, reports, order)
-    buffers = differences.of_buffers(reports)
+    wrong = rank_reports.finding(cell, reports, order)
+    buffers = rank_reports.of_buffers(reports)
     beside: tuple[Cause, ...] = (Cause(buffers[1], buffers[2]),) if buffers else ()
     for report in reports:
         for number, step in report.numbered():
@@ -220,7 +220,7 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
         parts = [described(wrong.factor)] if wrong.factor else []
         parts += [differing(largest)] if largest else []
         parts += [f"never moved: {wrong.names}"] if wrong.unmoved else []
-        parts += differences.of_batches(reports)
+        parts += rank_reports.of_batches(reports)
         causes = (Cause(Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS, "; ".join(parts)), *beside)
     if causes:
         # What buffers hold is named first where it may be the reason for the rest.

@@ -17,7 +17,7 @@ from faultline.cells.selection import Selection, select
 from faultline.observations import measured
 from faultline.ranks import saved
 from faultline.ranks.report import Report
-from faultline.runs import differences, oracle, runner
+from faultline.runs import oracle, rank_reports, runner
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from lab.proofs import planting
@@ -70,7 +70,7 @@ def test_another_random_state_is_a_difference_and_a_half_without_a_checkpoint_in
     assert runner.resumed(trains, ended("a"), ended("a")) == trains
     assert runner.resumed(trains, ended("a"), ended("b")).signature == "resumed-differs"
     report = Report(evidence={"wrapper": "ResNet", "checkpointing_seen": "off", "bytes_held": 1, "bytes_whole": 1})
-    doubts = [differences.unproven(resumed("single"), [report], half) for half in (1, 2)]
+    doubts = [rank_reports.unproven(resumed("single"), [report], half) for half in (1, 2)]
     assert "rank 0: nothing was saved" in doubts[0] and "rank 0: it did not resume" in doubts[1]
 
 

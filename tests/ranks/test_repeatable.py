@@ -15,7 +15,7 @@ from faultline.ranks import accelerate, main, plain_loop, preload, repeatable
 from faultline.ranks.job import Job
 from faultline.ranks.report import Report
 from faultline.ranks.run import Run
-from faultline.runs import differences
+from faultline.runs import rank_reports
 from faultline.strategies import Setup
 from tests.support.program import python
 
@@ -63,7 +63,7 @@ def test_a_cell_in_fp32_that_ran_with_tf32_is_doubted(precision, tf32, doubted):
     """Breaks when numbers with 10 bits count as those of fp32, or a cell in bf16 is refused for a setting of fp32."""
     cell = Cell("grpo_lora_no_grad", "broken", "single", precision=precision, world_size=1, device="cuda")
     report = Report(0, evidence={"wrapper": "Module", "tf32": tf32, "checkpointing_seen": "off"})
-    doubts = differences.unproven(cell, [report])
+    doubts = rank_reports.unproven(cell, [report])
     assert sum("TF32" in doubt for doubt in doubts) == doubted
 
 

@@ -12,7 +12,7 @@ from faultline.catalogue import Failure, outcomes
 from faultline.cells import finding
 from faultline.cells.cell import STEPS, Cell
 from faultline.ranks.report import Deviation, Frame, Raised, error_report
-from faultline.runs import differences, oracle
+from faultline.runs import oracle, rank_reports
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import judge
 from tests.support import reports
@@ -205,9 +205,9 @@ WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cp
 def test_a_second_model_must_be_placed_as_the_trained_one_is(second, shown, fault):
     """Breaks when a teacher that is whole or on another device passes, or one that is sharded or offloaded doesn't."""
     shown = SEEN | {"second": second, "bytes_held": 2} | shown
-    faults = differences.placement_faults([report(0, shown)])
+    faults = rank_reports.placement_faults([report(0, shown)])
     assert len(faults) == bool(fault) and all(fault in answer for answer in faults)
-    assert not differences.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), (
+    assert not rank_reports.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), (
         "nothing is sharded"
     )
 
