@@ -159,7 +159,7 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
     """The table of claims with their verdicts."""
     rows = [
         row(key, judged.verdict.claim.text, judged.verdict.word, _count(judged))
-        for key, judged in claims.judge_in_run(failure, results).items()
+        for key, judged in claims.judge_in_run(failure, outcomes(results)).items()
     ]
     return headed(("", "claim", "verdict", "cells"), rows)
 

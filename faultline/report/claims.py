@@ -1,22 +1,21 @@
 """Claims and remedies as commands list them: their verdicts by the results of a run, and rows of them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from faultline.base.packages import TODAY
 from faultline.base.text import count
 from faultline.catalogue import Claim, Failure
 from faultline.cells import claims
-from faultline.cells.claims import Verdict
+from faultline.cells.claims import Outcomes, Verdict
 from faultline.observations import remedies
 from faultline.observations.remedies import Fate, Judged, tested_on
-from faultline.runs.results import Result, outcomes
 
 
-def judge_in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
-    """Each claim's verdict in a run, or by what was measured before where it takes another stack than today's."""
-    observed = outcomes(results)
+def judge_in_run(failure: Failure, observed: Outcomes) -> dict[str, Judged]:
+    """Each claim's verdict by what cells did in a run, or by what was measured before where it takes another stack than
+    today's."""
     judged = {}
-    for key, verdict in verdicts_in_run(failure, results).items():
+    for key, verdict in verdicts_in_run(failure, observed).items():
         if tested_on(failure, verdict.claim) == TODAY:
             judged[key] = Judged(verdict, tuple(remedies.describe_outcomes(failure, verdict, observed)))
         else:
@@ -24,11 +23,11 @@ def judge_in_run(failure: Failure, results: Collection[Result]) -> dict[str, Jud
     return judged
 
 
-def verdicts_in_run(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:
-    """Each claim's verdict; results of variants that the failure no longer has say nothing."""
+def verdicts_in_run(failure: Failure, observed: Outcomes) -> dict[str, Verdict]:
+    """Each claim's verdict; what variants did that the failure no longer has says nothing."""
     known = {variant.name for variant in failure.variants}
-    observed = outcomes(r for r in results if r.cell.failure == failure.name and r.cell.variant in known)
-    return {key: claims.verdict(failure, claim, observed) for key, claim in failure.claims.items()}
+    own = {cell: did for cell, did in observed.items() if cell.failure == failure.name and cell.variant in known}
+    return {key: claims.verdict(failure, claim, own) for key, claim in failure.claims.items()}
 
 
 ORDER = ("verified", "conditional", "refuted")

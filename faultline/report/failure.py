@@ -13,7 +13,7 @@ from faultline.observations import measured, remedies, symptoms
 from faultline.observations.remedies import Fate
 from faultline.report import claims
 from faultline.report.claims import remedy_rows
-from faultline.runs.results import Result
+from faultline.runs.results import Result, outcomes
 
 WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow"}
 
@@ -63,7 +63,7 @@ def show(
 
 def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
     """What became of every claim by the committed record, beside what the results of the newest run say of it."""
-    yours = claims.verdicts_in_run(failure, newest)
+    yours = claims.verdicts_in_run(failure, outcomes(newest))
     every = []
     for key, claim in failure.claims.items():
         judged = remedies.judge_claim(failure, claim)

@@ -19,7 +19,7 @@ from faultline.cells.cell import CHECKPOINTING
 from faultline.report import claims, on_gpus
 from faultline.report import run as report_run
 from faultline.report.run import SYMBOLS
-from faultline.runs.results import Result, as_expected
+from faultline.runs.results import Result, as_expected, outcomes
 from faultline.runs.storage import RunInfo
 
 # What could end the script element that holds the data, or begin a comment in it.
@@ -127,7 +127,7 @@ def _section(name: str, results: Collection[Result]) -> dict[str, object]:
                 "against": len(judged.verdict.against),
                 "where": [*judged.where, *(f"on {stack}" for stack in judged.stacks)],
             }
-            for key, judged in claims.judge_in_run(failure, results).items()
+            for key, judged in claims.judge_in_run(failure, outcomes(results)).items()
         ],
     }
 

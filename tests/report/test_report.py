@@ -113,7 +113,7 @@ def test_every_result_has_one_place_and_main_rows_come_first():
 
 def exceptions_of(results, key="a"):
     return remedies.describe_outcomes(
-        FAILURE, claims.verdicts_in_run(FAILURE, results)[key], runs_results.outcomes(results)
+        FAILURE, claims.verdicts_in_run(FAILURE, runs_results.outcomes(results))[key], runs_results.outcomes(results)
     )
 
 
@@ -132,7 +132,9 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
     assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
     of_old = result(variant="dpo-broken")
-    assert claims.verdicts_in_run(FAILURE, [of_old, broken()])["b"].word == "refuted", "a variant that is gone stops it"
+    assert claims.verdicts_in_run(FAILURE, runs_results.outcomes([of_old, broken()]))["b"].word == "refuted", (
+        "a variant that is gone stops it"
+    )
 
 
 def test_a_table_of_all_strategies_fits_a_hundred_columns():
