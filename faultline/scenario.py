@@ -1,4 +1,4 @@
-"""What a failure's file builds for the ranks, and the plain loops that train it."""
+"""What a failure's file builds for the ranks: a model, its batches and its loss."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -91,7 +91,7 @@ def _removed(error: BaseException) -> bool:
 
 
 def fault_of_machine(error: str) -> str:
-    """The line that says so of an error that `lacking` knows."""
+    """The line that says so of an error that `machine_remedy` knows."""
     return f"this machine is at fault, not the cell: {one_line(error)[:300]}; {machine_remedy(Exception(error))}"
 
 

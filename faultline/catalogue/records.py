@@ -29,7 +29,7 @@ class Variant:
     as well, where else only broken variants do, under some strategies. With `resumed` it is by default saved, loaded in
     fresh ranks and trained on, where others run through. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
-    `needs`, `look_for`, `plain` and `package` are what recognise.toml has (see `recognition.Project`).
+    `needs`, `look_for`, `plain` and `package` are what recognise.toml has (see `ProjectCondition`).
     `text` says in a line what is run, where no claim does (see `Failure.described`).
     """
 

@@ -239,7 +239,7 @@ class CheckSession:
         self._references: dict[str, References] = {}
 
     def check(self, written: str, cell: Cell) -> CheckResult:
-        """Check a function, as `target.written` names it, in one cell; raises TargetFailed and NeverReady."""
+        """Check a function, as `target_name` names it, in one cell; raises TargetFailed and NeverReady."""
         model = target.parse(written, "", target.search_path())
         if written not in self._references:
             # In the server's folder: if this process is killed, the server removes it.

@@ -184,8 +184,9 @@ def _shown_by_one_process(result: Result) -> Match | None:
 
 
 def _cut_off_here(result: Result) -> Match | None:
-    """As `_alone`, of reentrant checkpoints that a cell asks for: where all that never move is in blocks whose inputs
-    require no gradient, it is the same mechanism, also under a strategy in which the failure was not measured."""
+    """As `_shown_by_one_process`, of reentrant checkpoints that a cell asks for: where all that never move is in blocks
+    whose inputs require no gradient, it is the same mechanism, also under a strategy in which the failure was not
+    measured."""
     blocks = tuple(f"{block}." for block in result.checked.facts.frozen_input)
     unmoved = result.finding.unmoved
     if result.did != UNMOVED or place(result)[1] != "reentrant" or not all(n.startswith(blocks) for n in unmoved):

@@ -146,7 +146,7 @@ class Shares:
 
 
 def of_loss(beside: Sequence[Any]) -> Values:
-    """What a loss keeps (see `beside.holders`), as ``loss.NAME``."""
+    """What a loss keeps (see `loss_state.holders`), as ``loss.NAME``."""
     held: Values = {}
     for holder in beside:
         if isinstance(holder, types.CellType):

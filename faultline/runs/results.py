@@ -53,8 +53,8 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Beside:
-    """What a cell did where `what` was otherwise, one of beside.BESIDE; without an outcome, `detail` says why it wasn't
-    run."""
+    """What a cell did where `what` was otherwise, one of variations.BESIDE; without an outcome, `detail` says why it
+    wasn't run."""
 
     what: str
     outcome: str

@@ -1,4 +1,4 @@
-"""Where releases of the libraries under test differ, in one place: features are looked for, no versions compared."""
+"""Where releases of the libraries under test differ: features are looked for, no versions compared."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""What several strategies share: names without wrappers' prefixes, and bytes."""
+"""What several strategies share: names without wrappers, bytes, collectives, steps, schedules and checkpoints."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
