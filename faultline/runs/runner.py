@@ -125,8 +125,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
 def trained(
     server: RankServer, references: References, cell: Cell, inject: str = "", executed: bool = False
 ) -> tuple[Ended, Ended | None, Judgement]:
-    """How a cell's ranks ended, how the process did that loads the checkpoint which they left, if any, and what the
-    cell did. `executed` makes both report what they execute."""
+    """How a cell's ranks ended, how the process did that loads the checkpoint, if all finished and left one, and what
+    the cell did. `executed` makes both report what they execute."""
     failure = failures()[cell.failure]
     reference = references.file(server, cell)
     if reference.problem:
@@ -141,8 +141,9 @@ def trained(
             )
             return ended, None, judged
         ended = server.run(job)
-        left = os.listdir(folder)
-        loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if left else None
+        finished = not ended.hang and all(rank.report and not rank.report.error for rank in ended.ranks)
+        saved = finished and os.listdir(folder)
+        loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if saved else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 
 
