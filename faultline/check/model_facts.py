@@ -17,13 +17,22 @@ def of_model(facts: Facts) -> list[str]:
     """The facts of the model in one process, each with what follows from it, in a line."""
     if not facts:
         return []
+    lines = [f"{first_names(names)}: {text}" for names, text in _of_parts(facts) if names]
+    still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
+    if still:
+        lines.insert(0, f"{first_names(still)}: these adapters never move, not even in a single process")
+    return [*lines, *_of_training(facts), *_of_batch_and_types(facts)]
+
+
+def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
+    """Names of weights, buffers and modules, each with what follows for them."""
     frozen_input = (
         "get inputs that require no gradient: under reentrant checkpointing these layers get none."
         f" `model.enable_input_require_grads()` mends that {UNTRIED}"
     )
     if cut_off(facts):
         frozen_input = f"get no gradient: {CUT_OFF}"
-    follows = (
+    return (
         (facts.no_gradient, "never get a gradient: DDP waits for a gradient of every trainable parameter"),
         (facts.zero_gradient, "get only zero gradients"),
         (
@@ -97,10 +106,11 @@ def of_model(facts: Facts) -> list[str]:
         ),
         (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
     )
-    lines = [f"{first_names(names)}: {text}" for names, text in follows if names]
-    still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
-    if still:
-        lines.insert(0, f"{first_names(still)}: these adapters never move, not even in a single process")
+
+
+def _of_training(facts: Facts) -> list[str]:
+    """Lines about the loss, the random numbers and the backward passes."""
+    lines = []
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
         why = "as with a sum, a mean over uneven tokens, or negatives from the batch: cells are held against both"
         if facts.draws:
@@ -121,6 +131,12 @@ def of_model(facts: Facts) -> list[str]:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
+    return lines
+
+
+def _of_batch_and_types(facts: Facts) -> list[str]:
+    """Lines about the model's own checkpointing, its types, its tied weights and the generated batch."""
+    lines = []
     if facts.checkpointing != "off":
         lines.append(
             f"checkpoints by itself ({facts.checkpointing}), or runs modules again in its backward pass as checkpoints"
