@@ -90,10 +90,11 @@ def stacks() -> Iterable[str]:
     return list(requests.named())  # without the files, which a shell would show as descriptions
 
 
-def explained() -> Iterable[str]:
+def explained() -> Mapping[str, str]:
     from faultline.explain.vocabulary import vocabulary
 
-    return [*failures(), *(word for word in vocabulary() if " " not in word)]
+    words = {word: entries[0].kind for word, entries in vocabulary().items() if " " not in word}
+    return {**failures(), **words}
 
 
 def packages() -> Iterable[str]:

@@ -70,7 +70,7 @@ def test_values_are_those_of_the_catalogue(asked):
     }
     assert names == wanted
     shown = asked("__complete", "show", "")[1].splitlines()
-    assert {"no-grad-fn", f"zero3_dummy_loss\t{failures()['zero3_dummy_loss'].title}"} <= {*shown}
+    assert {"no-grad-fn\tSignatures", f"zero3_dummy_loss\t{failures()['zero3_dummy_loss'].title}"} <= {*shown}
     assert "trl-0.15.2" in asked("__complete", "run", "--stack", "trl")[1].splitlines()
 
 

@@ -313,7 +313,7 @@ def test_reliability_is_measured_beside_the_newest_run(tmp_path, monkeypatch, ca
         before = latest_run(tmp_path).path
         for kind, options, count in (("repeat", OPTIONS[1:], 2), ("chaos", chaos, 1)):
             capsys.readouterr()
-            assert app.main(["maintain", kind, *options]) == EXIT_AS_EXPECTED
+            assert app.main(["prove", kind, *options]) == EXIT_AS_EXPECTED
             assert latest_run(tmp_path).path == before
             made = sorted(tmp_path.glob(f"{kind}-*"))
             answer = [line for line in capsys.readouterr().out.splitlines() if line.startswith("results: ")]
