@@ -26,8 +26,8 @@ def judge_in_run(failure: Failure, observed: Outcomes) -> dict[str, Judged]:
 def verdicts_in_run(failure: Failure, observed: Outcomes) -> dict[str, Verdict]:
     """Each claim's verdict; what variants did that the failure no longer has says nothing."""
     known = {variant.name for variant in failure.variants}
-    known_cells = {cell: did for cell, did in observed.items() if cell.failure == failure.name and cell.variant in known}
-    return {key: claims.verdict(failure, claim, known_cells) for key, claim in failure.claims.items()}
+    cells = {cell: did for cell, did in observed.items() if cell.failure == failure.name and cell.variant in known}
+    return {key: claims.verdict(failure, claim, cells) for key, claim in failure.claims.items()}
 
 
 ORDER = ("verified", "conditional", "refuted")
