@@ -66,7 +66,8 @@ def run(request: IsSafeRequest) -> int:
     if candidate.text or not candidate.notes:
         on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
     if request.known:
-        answer = replace(recorded.answer_from_records(base, candidate.text, cells), notes=(*notes, *candidate.notes))
+        answer = recorded.answer_from_records(base, candidate.text, cells)
+        answer = replace(answer, notes=(*notes, *candidate.notes))
         is_safe_view.terminal(Console(), answer)
         return answer.comparison.verdict.exit_code
     if base.here:

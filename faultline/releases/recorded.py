@@ -1,12 +1,15 @@
 """Whether an upgrade is safe, by recorded runs alone: nothing is installed, and no cell runs."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import msgspec
 
 from faultline.base.markdown import headed, row
 from faultline.base.packages import STACK, untagged
+from faultline.base.paths import STACKS
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.observations import measured, store
@@ -18,6 +21,31 @@ from faultline.runs.results import Result, Rounding
 from faultline.stacks import requests
 
 LACKING = "no run with these versions is recorded: {}; without --known, the cells run"
+REPLAYED = "of this upgrade, `faultline maintain replay` answers {} by {}: {}"
+
+
+@dataclass(frozen=True)
+class Bump:
+    """One change of requirements, and what is known of it: the verdict, and why in a sentence with its record.
+
+    `cells` are the places that is-safe runs, each behind its failure.
+    """
+
+    name: str
+    base: str
+    requirements: str
+    verdict: Safety
+    why: str
+    record: str = ""
+    cells: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Bumps:
+    """stacks/bumps.toml: `cells` are those of the bumps without their own."""
+
+    bump: Sequence[Bump]
+    cells: Sequence[str] = ()
 
 
 def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[Cell]) -> UpgradeAnswer:
@@ -35,8 +63,9 @@ def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[
     after = _recorded(candidate, wanted)
     lacking = given_stacks.expected_versions(base) if not before else wanted
     if not before or not after:
-        text = ", ".join(f"{name} {version}" for name, version in lacking.items())
-        return UpgradeAnswer(candidate, base.name, (), Comparison(unusable=LACKING.format(text)))
+        text = ", ".join(f"{name} {version}" for name, version in lacking.items() if name in STACK)
+        why = "; ".join((LACKING.format(text), *_replayed(base.name, candidate)))
+        return UpgradeAnswer(candidate, base.name, (), Comparison(unusable=why))
     wanted_failures, known = {cell.failure for cell in cells}, between(before, after, cells, base.name, candidate)
     there = {cell.failure for cell in cells if _ran(before, cell) and _ran(after, cell)}
     if known.comparison.verdict is Safety.SAFE and len(there) < len(wanted_failures) / 2:
@@ -72,6 +101,19 @@ def monthly_table() -> str:
         verdict, compared = known.comparison.verdict, f"{known.comparison.compared:,}"
         rows.append(row(before.month, after.month, ", ".join(bumped(known)), verdict, compared, changed))
     return "\n".join(headed(("from", "to", "what differs", "answer", "cells", "what changed"), rows))
+
+
+def past_upgrades() -> dict[str, Bump]:
+    """The upgrades of stacks/bumps.toml, whose answers are known, by name."""
+    document = msgspec.toml.decode((STACKS / "bumps.toml").read_bytes(), type=Bumps)
+    bumps = [bump if bump.cells else replace(bump, cells=document.cells) for bump in document.bump]
+    return {bump.name: bump for bump in bumps}
+
+
+def _replayed(base: str, candidate: str) -> tuple[str, ...]:
+    """What is known of an upgrade by a few of its cells, in lines."""
+    asked = [each for each in past_upgrades().values() if (each.base, each.requirements) == (base, candidate)]
+    return tuple(REPLAYED.format(each.verdict, ", ".join(each.cells), each.why) for each in asked)
 
 
 def _recorded(name: str, versions: Mapping[str, str]) -> MeasuredStack | None:

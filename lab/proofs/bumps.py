@@ -4,10 +4,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from faultline.base import machine
@@ -25,41 +23,18 @@ from faultline.cells.selection import Selection
 from faultline.releases import is_safe, is_safe_view
 from faultline.releases.changes import Comparison, Safety
 from faultline.releases.is_safe_view import UpgradeAnswer
+from faultline.releases.recorded import Bump, past_upgrades
 from faultline.releases.sampling import USUAL, How
 from faultline.runs import campaigns
 from faultline.stacks import requests
 
-FILE, README = STACKS / "bumps.toml", STACKS / "README.md"
+README = STACKS / "README.md"
 COVERING = How("affected", most=0)  # as where so many cells are affected that not all of them run
-
-
-@dataclass(frozen=True)
-class Bump:
-    """One change of requirements, and what is known of it: the verdict, and why in a sentence with its record.
-
-    `cells` are the places that is-safe runs, each behind its failure.
-    """
-
-    name: str
-    base: str
-    requirements: str
-    verdict: Safety
-    why: str
-    record: str = ""
-    cells: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Bumps:
-    """stacks/bumps.toml: `cells` are those of the bumps without their own."""
-
-    bump: Sequence[Bump]
-    cells: Sequence[str] = ()
 
 
 def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False) -> int:
     """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
-    bumps = read()
+    bumps = past_upgrades()
     for name in asked:
         if name not in bumps:
             raise unknown("bump", name, list(bumps))
@@ -92,13 +67,6 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
         f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{others}; results: {campaign.folder.shown}"
     )
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
-
-
-def read() -> dict[str, Bump]:
-    """The bumps of stacks/bumps.toml by name."""
-    document = msgspec.toml.decode(FILE.read_bytes(), type=Bumps)
-    bumps = [bump if bump.cells else replace(bump, cells=document.cells) for bump in document.bump]
-    return {bump.name: bump for bump in bumps}
 
 
 def chosen(bump: Bump) -> list[Cell]:

@@ -12,7 +12,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.selection import Selection
 from faultline.observations import measured
-from faultline.releases import coverage, given_stacks, is_safe, sampling
+from faultline.releases import coverage, given_stacks, is_safe, recorded, sampling
 from faultline.releases.changes import Safety
 from faultline.releases.code_changes import Unit
 from faultline.releases.coverage import Reach
@@ -381,7 +381,7 @@ def test_on_another_baseline_the_rest_stays():
 
 def test_the_replayed_bumps_are_enough_to_tell():
     """Breaks when the table has too few bumps of either kind, or one that asks about no cell or nothing known."""
-    known = bumps.read()
+    known = recorded.past_upgrades()
     verdicts = [bump.verdict for bump in known.values()]
     assert len(known) >= 8 and verdicts.count(Safety.SAFE) >= 3 and verdicts.count(Safety.NOT_SAFE) >= 4
     for bump in known.values():
@@ -398,7 +398,7 @@ def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     cells = 'cells = ["grpo_lora_no_grad/*broken/zero2"]\n'
     (tmp_path / "bumps.toml").write_text(entry.format("good", "SAFE") + cells + entry.format("bad", "NOT SAFE") + cells)
     (tmp_path / "README.md").write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
-    monkeypatch.setattr(bumps, "FILE", tmp_path / "bumps.toml")
+    monkeypatch.setattr(recorded, "STACKS", tmp_path)
     monkeypatch.setattr(bumps, "README", tmp_path / "README.md")
     code, out, _ = asked("maintain", "replay")
     assert code == EXIT_UNEXPECTED and "1 of 2 bumps answered as known, not as known: bad" in out

@@ -26,6 +26,14 @@ def test_what_nobody_ran_is_unknown(asked, words):
     assert code == 3 and out.startswith("UNKNOWN") and "is recorded" in out
 
 
+def test_a_past_upgrade_whose_answer_is_known_is_told_of(asked):
+    """Breaks when nobody who asks learns what a replay of the same upgrade answered, or all of pip is listed."""
+    code, out, _ = asked("is-safe", "deepspeed==0.18.9", "--base", "deepspeed==0.18.3", "--known")
+    assert code == 3 and "answers NOT SAFE by grpo_lora_no_grad/*broken/ddp" in out
+    code, out, _ = asked("is-safe", "trl==0.0.1", "--known")
+    assert code == 3 and "pytest" not in out and "deepspeed" in out
+
+
 def test_few_failures_are_not_safe(asked, monkeypatch):
     """Breaks when one recorded failure that trains on both stands for all of them."""
     rows = store.rows
