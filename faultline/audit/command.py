@@ -189,7 +189,7 @@ def answer(request: AuditRequest) -> AuditResult:
     matches = in_recipes(recipes) if recipes else findings(project)
     known = {word for failure in failures().values() for word in (failure.name, failure.id)}
     unknown = tuple(f"ignore: no failure is called {name}" for name in sorted(project.ignored - known))
-    project = replace(project, notes=(*project.notes, *unknown))
+    project = replace(project, notes=(*project.notes, *unknown), ignored=project.ignored & known)
     return AuditResult(project, tuple(matches), request.everything, only, tuple(recipes))
 
 

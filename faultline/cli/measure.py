@@ -78,8 +78,8 @@ def show(
 ) -> int:
     """Show a failure, or what a word of the output means.
 
-    Of a failure: its cause, what helps, and its records. Words are terms, outcomes, verdicts, signatures of errors,
-    strategies and checkpointing modes.
+    Of a failure, also by its short id: its cause, what helps, and its records. Words are terms, outcomes, verdicts,
+    signatures of errors, strategies and checkpointing modes.
 
     Examples:
       faultline show zero3_dummy_loss
@@ -88,10 +88,11 @@ def show(
     from faultline.catalogue.loading import failures
 
     text = " ".join(name)
-    if text in failures():
+    by_id = {failure.id: failure.name for failure in failures().values()}
+    if by_id.get(text, text) in failures():
         from faultline.matrix import command
 
-        return command.show(text, signatures)
+        return command.show(by_id.get(text, text), signatures)
     from faultline.explain import command as explanation
 
     return explanation.run(text)

@@ -33,6 +33,7 @@ NO_LISTS: dict[str, object] = dict.fromkeys(("claims", "happens", "reproduce", "
 GIVEN = "the given text"  # in the place of a file's name
 _NAMED = re.compile(r"[/\\]|\.[A-Za-z]\w{0,7}$")  # a path, or a file's extension
 _CHINESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")  # which is written without blanks
+_SEEN = re.compile(r"\b(nan|inf|loss(es)?|gradients?|weights?|ranks?|hangs?|hanging|stuck|freezes?|diverges?)\b", re.I)
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,7 +220,8 @@ def _sentence(words: Sequence[str]) -> bool:
     """Whether words are a sentence and no names of files: several in one argument, or many arguments without a path."""
     apart = len(words) > 1 and any(map(_NAMED.search, words))
     text = " ".join(words)
-    long = len(text.split()) >= 3 or _CHINESE.search(text)
+    told = len(words) == 1 and len(text.split()) == 2 and _SEEN.search(text)  # "NaN loss", and not "my log"
+    long = len(text.split()) >= 3 or told or _CHINESE.search(text)
     return bool(long) and not apart and not _NAMED.search(words[-1].strip())
 
 

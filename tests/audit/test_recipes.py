@@ -242,6 +242,7 @@ def test_a_project_says_what_to_ignore(tmp_path):
     assert other.recipes == ("recipes/b.yaml",) and other.project.versions["trl"].pinned, "it holds for others"
     unknown = audited_with("pyproject.toml", settings.format("F0000"))
     assert unknown.certain == (NO_GRAD,) and "no failure is called F0000" in str(unknown)
+    assert "ignored: " not in str(unknown)
     misplaced = audited_with("pyproject.toml", settings.replace(".audit", "").format(NO_GRAD))
     assert "pyproject.toml:2: `ignore` is not read here: write it below [tool.faultline.audit]" in str(misplaced)
 

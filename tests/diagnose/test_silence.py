@@ -143,7 +143,13 @@ def test_law_lines_that_are_passed_over_change_no_answer(lines):
     assert diagnosed(*lines, closely=True) == diagnosed(*lines)
 
 
-SENTENCES = ["loss doesn't go down", "saved adapter is 443 bytes.", "model.bin has few bytes and is no use", "卡住不动"]
+SENTENCES = [
+    "loss doesn't go down",
+    "saved adapter is 443 bytes.",
+    "model.bin has few bytes and is no use",
+    "卡住不动",
+    "NaN loss",
+]
 
 
 @pytest.mark.parametrize("words", [*([each] for each in SENTENCES), ["the", "loss", "is", "flat"]])

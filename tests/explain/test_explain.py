@@ -72,6 +72,8 @@ def test_a_word_is_known_as_the_output_writes_it(text, word):
 def test_a_slip_is_answered_with_what_was_meant(asked):
     slip = ["faultline: unknown failure or word 'conditonal'; did you mean conditional?"]
     assert asked("show", "conditonal") == (2, "", slip)
+    failure = failures()["zero3_dummy_loss"]
+    assert asked("show", failure.id)[1].splitlines()[0] == failure.title
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
