@@ -39,6 +39,7 @@ RARELY = 10  # seconds between two lines, where nobody watches
 DURATIONS = ROOT / "fixtures" / "durations.json"
 UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
 START = 6.0  # seconds until a rank server has imported the libraries, on two idle cores
+SLOWEST = 5  # times as long as START the start may take on a busy machine
 
 
 def measure(batches: Sequence[Batch], workers: int, engine: Engine = LOCAL, wrong: str = UNEXPECTED) -> None:
@@ -223,8 +224,10 @@ class Remaining:
     def without(self, cell: Cell, elapsed: float) -> None:
         """One cell less, so many seconds after the start."""
         self._left -= self._likely.get(cell, 0.0)
-        left = max(0.0, (self._all - START) * self._left / self._whole)
-        self.seconds = left * elapsed / (self._all - left)
+        share = min(max(0.0, self._left / self._whole), 1 - 1e-9)
+        pace = elapsed / (START + (self._all - START) * (1 - share))
+        # No machine is slower than that: what takes longer are the cells, whatever is recorded of them.
+        self.seconds = (elapsed - START * min(pace, SLOWEST)) * share / (1 - share)
 
 
 def kind(cell: Cell) -> str:

@@ -159,3 +159,6 @@ def test_the_rest_is_measured_by_what_ran(slower):
     for cell in SOME[len(SOME) // 2 :]:
         still.without(cell, elapsed)
     assert still.seconds == pytest.approx(0, abs=1e-6)
+    two = measurement.Remaining(SOME[:2], 1)
+    two.without(SOME[0], 300)  # a model of somebody's own may take minutes
+    assert 100 < two.seconds < 900
