@@ -220,8 +220,8 @@ def _sentence(words: Sequence[str]) -> bool:
     """Whether words are a sentence and no names of files: several in one argument, or many arguments without a path."""
     apart = len(words) > 1 and any(map(_NAMED.search, words))
     text = " ".join(words)
-    told = len(words) == 1 and len(text.split()) == 2 and _SEEN.search(text)  # "NaN loss", and not "my log"
-    long = len(text.split()) >= 3 or told or _CHINESE.search(text)
+    symptom = len(words) == 1 and len(text.split()) == 2 and _SEEN.search(text)  # "NaN loss", and not "my log"
+    long = len(text.split()) >= 3 or symptom or _CHINESE.search(text)
     return bool(long) and not apart and not _NAMED.search(words[-1].strip())
 
 
