@@ -16,10 +16,13 @@ def site(
     Examples:
       faultline maintain site
     """
-    from website import build
-    from website import screenshots as pictures
+    if screenshots:
+        from website import screenshots as pictures
 
-    return pictures.run() if screenshots else build.run()
+        return pictures.run()
+    from website import build
+
+    return build.run()
 
 
 MAINTAIN = (site,)

@@ -68,7 +68,9 @@ def record(
     from faultline.maintain import command, record
 
     if durations:
-        return max(command.durations(str(run)) for run in runs)
+        if len(runs) > 1:
+            raise UsageError("--durations takes one run: it writes all that is recorded of durations anew")
+        return command.durations(str(runs[0]))
     return record.run([*map(str, runs)])
 
 

@@ -53,14 +53,14 @@ def run(text: str) -> int:
     if not text:
         show_all(Console(), known)
         return EXIT_AS_EXPECTED
-    begins = any(name.startswith(text) for name in failures())
-    word = meant(text, known) if text in known or not begins else ""
-    if not word and (begins or similar_names(text, [*failures()])):
-        failure_named(text)
-    if not word:
-        raise unknown("failure or word", text, [*known])
-    show_word(Console(), known[word])
-    return EXIT_AS_EXPECTED
+    begins = text not in known and any(name.startswith(text) for name in failures())
+    word = "" if begins else meant(text, known)
+    if word:
+        show_word(Console(), known[word])
+        return EXIT_AS_EXPECTED
+    if begins or similar_names(text, [*failures()]):
+        failure_named(text)  # which names those failures
+    raise unknown("failure or word", text, [*known])
 
 
 def meant(text: str, known: Collection[str]) -> str:

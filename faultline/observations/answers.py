@@ -182,10 +182,8 @@ def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: s
     named = dict.fromkeys(turn.package for turn in turns if turn) or {history.package(failure, cell): None}
     if loose := tuple(name for name in named if name not in pinned):
         return loose
-    runs, asked = (
-        _before_fix(failure, cell, history.observations_of(failure, cell)),
-        {n: r for n, r in versions.items() if n != "torch"},
-    )
+    runs = _before_fix(failure, cell, history.observations_of(failure, cell))
+    asked = {n: r for n, r in versions.items() if n != "torch"}
     odd = [name for name in asked if relevant(runs, {name: asked[name]})[1]]
     odd = odd or [name for name in asked if relevant(runs, {n: r for n, r in asked.items() if n != name})[0]]
     others = (strategies.package(cell.strategy), *STACK)

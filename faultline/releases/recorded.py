@@ -53,17 +53,13 @@ def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[
 
     UNKNOWN where one of the stacks is not among them, or few failures were run on both.
     """
-    before = _recorded(base.name, given_stacks.expected_versions(base))
     pins = given_stacks.known_versions(requests.parse(candidate))
-    wanted = (
-        given_stacks.expected_versions(base) | pins
-        if len(pins) == len(candidate.split())
-        else {candidate: "is no version"}
-    )
+    baseline = {name: version for name, version in given_stacks.expected_versions(base).items() if name in STACK}
+    before = _recorded(base.name, baseline)
+    wanted = baseline | pins if len(pins) == len(candidate.split()) else {candidate: "is no version"}
     after = _recorded(candidate, wanted)
-    lacking = given_stacks.expected_versions(base) if not before else wanted
     if not before or not after:
-        text = ", ".join(f"{name} {version}" for name, version in lacking.items() if name in STACK)
+        text = ", ".join(f"{name} {version}" for name, version in (wanted if before else baseline).items())
         why = "; ".join((LACKING.format(text), *_replayed(base.name, candidate)))
         return UpgradeAnswer(candidate, base.name, (), Comparison(unusable=why))
     wanted_failures, known = {cell.failure for cell in cells}, between(before, after, cells, base.name, candidate)

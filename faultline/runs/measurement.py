@@ -35,7 +35,6 @@ UNEXPECTED = "not as expected"  # of a cell of the catalogue; what is checked ha
 UNLIKE_ALONE = "unlike a single process"
 RARELY = 10  # seconds between two lines, where nobody watches
 
-
 DURATIONS = ROOT / "fixtures" / "durations.json"
 UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
 START = 6.0  # seconds until a rank server has imported the libraries, on two idle cores

@@ -55,6 +55,11 @@ class Ended:
         """A rank, and its node where there are several."""
         return f"rank {rank}" + (f" on {node}" if (node := self.ranks[rank].node) else "")
 
+    @property
+    def finished(self) -> bool:
+        """Whether every rank came to its end without an error."""
+        return not self.hang and all(rank.report and not rank.report.error for rank in self.ranks)
+
     def elsewhere(self) -> list[str]:
         """Where what ranks show of their nodes isn't where they were sent: the name, and one rank server for each."""
         doubts, servers = [], dict[object, str]()

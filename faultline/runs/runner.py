@@ -141,8 +141,7 @@ def trained(
             )
             return ended, None, judged
         ended = server.run(job)
-        finished = not ended.hang and all(rank.report and not rank.report.error for rank in ended.ranks)
-        saved = finished and os.listdir(folder)
+        saved = ended.finished and os.listdir(folder)
         loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if saved else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 

@@ -32,6 +32,7 @@ def test_a_past_upgrade_whose_answer_is_known_is_told_of(asked):
     assert code == 3 and "answers NOT SAFE by grpo_lora_no_grad/*broken/ddp" in out
     code, out, _ = asked("is-safe", "trl==0.0.1", "--known")
     assert code == 3 and "pytest" not in out and "deepspeed" in out
+    assert "trl>=1.0 is no version" in asked("is-safe", "trl>=1.0", "--known")[1]
 
 
 def test_few_failures_are_not_safe(asked, monkeypatch):
