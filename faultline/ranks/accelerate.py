@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from faultline import scenario, strategies
 from faultline.base.errors import Impossible
-from faultline.ranks import observer
+from faultline.ranks import parameters
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies.shared import plain_step
 
@@ -134,7 +134,7 @@ def placement(model: Any) -> Mapping[str, object]:
     held = whole = 0
     devices = set()
     for parameter in model.parameters():
-        local = observer.local(getattr(parameter, "ds_tensor", parameter))
+        local = parameters.local(getattr(parameter, "ds_tensor", parameter))
         held += local.numel() * local.element_size()
         whole += getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
         devices.add(str(local.device))

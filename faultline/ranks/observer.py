@@ -1,10 +1,10 @@
 """What the modules of a model do while it trains: their outputs, how often they run, and on what."""
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from faultline.ranks.checkpointing import CutOff
 from faultline.ranks.facts import Facts, not_in_all
+from faultline.ranks.parameters import ParameterChanges, dense, one, overlapping, tied, with_shapes
 from faultline.ranks.weight_reads import Reads
 from faultline.strategies.shared import blocks
 
@@ -21,16 +22,13 @@ class Observer:
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
     has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
-    the norms of gradients that an engine gave. Where weights are read, what moves by hand and whether a
-    backward pass makes a graph is seen where the model trains `alone`.
+    the norms of gradients that an engine gave. `known` are facts that no step shows. Where weights are read, what moves
+    by hand and whether a backward pass makes a graph is seen where the model trains `alone`.
     """
 
     def __init__(self, model: torch.nn.Module, alone: bool = False) -> None:
+        self.known = Facts(model=type(model).__name__)
         self.share = 0
-        self.not_fed: list[str] = []
-        self.cast: list[str] = []
-        self.of_loss: list[str] = []
-        self.unregistered: list[str] = []
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
         self.own_backward = False
@@ -42,32 +40,25 @@ class Observer:
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
         self._layers = checkpointed(model)
-        self._tied = tied(model)
-        self._on = False
-        self._calls: Counter[tuple[int, str]] = Counter()
-        self._several: dict[str, int] = {}
-        self._frozen: dict[str, None] = {}
-        self._cut_off = CutOff(self._names)
-        self._inside: list[str] = []
-        self._reads = Reads(model, self._inside) if alone else None
-        self._double_backward = False
-        self._used: dict[int, set[str]] = {}
-        self._unequal: set[str] = set()
-        self._before: dict[str, torch.Tensor] = {}
-        self._by_hand: dict[str, None] = {}
-        self._written: dict[str, None] = {}
-        self._had: set[str] = set()
-        self._left_out: dict[str, None] = {}
-        self._without_root: dict[str, None] = {}
         self._units = innermost(model, blocks(model)) if alone else {}
+        self._tied = tied(model)
+        self._hooked = tuple(name for name, each in model.named_parameters() if each._backward_hooks) if alone else ()
+        self._on = False
+        self._inside: list[str] = []
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._used: dict[int, set[str]] = {}
+        self._cut_off = CutOff(self._names)
+        self._reads = Reads(model, self._inside) if alone else None
+        self._parameters = ParameterChanges(model, alone)
+        self._double_backward = False
+        self._most_calls: dict[str, int] = {}
+        self._unequal: set[str] = set()
+        # Names in the order in which they were seen.
+        self._frozen_input: dict[str, None] = {}
+        self._without_root: dict[str, None] = {}
         self._without_unit: dict[str, None] = {}
         self._order: dict[str, None] = {}
-        self._gradients: dict[str, str] = {}
-        self._sparse: dict[str, None] = {}
-        self._hooked = [name for name, each in model.named_parameters() if each._backward_hooks] if alone else []
         self._entered: dict[str, None] = {}
-        self._at_first = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-        self._unfrozen: dict[str, None] = {}
         register_module_forward_pre_hook(self._before_forward)
         register_module_forward_hook(self._on_forward, with_kwargs=True)
 
@@ -78,29 +69,14 @@ class Observer:
         self._calls.clear()
         self._inside.clear()
         self._used.clear()
-        if self._reads:
-            self._before = {name: parameter.detach().clone() for name, parameter in with_shapes(self._model)}
+        self._parameters.begin_step()
         try:
             with self._cut_off.watching(), self._reads or nullcontext():
                 yield
         finally:
             self._on = False
-        every = [*self._used.values()]
-        self._unequal |= not_in_all(every)
-        for name, parameter in self._model.named_parameters():
-            if name in self._before and not torch.equal(parameter, self._before[name]):
-                (self._written if parameter.requires_grad else self._by_hand).setdefault(name)
-            if parameter.grad is not None:
-                self._had.add(name)
-            elif self._reads and name in self._had:
-                self._left_out.setdefault(name)
-            if parameter.requires_grad and name in self._at_first:
-                self._unfrozen.setdefault(name)
-            if parameter.requires_grad and self._gradients.get(name) != "some":
-                gradient = parameter.grad
-                if self._reads and gradient is not None and gradient.layout != torch.strided:
-                    self._sparse.setdefault(name)
-                self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
+        self._unequal |= not_in_all([*self._used.values()])
+        self._parameters.end_step()
 
     def _name_of(self, module: torch.nn.Module) -> str | None:
         """The name of a module whose forward pass is looked at; None for others, and while it is recomputed."""
@@ -134,52 +110,54 @@ class Observer:
                 first.grad_fn.register_prehook(self._on_backward)
         if any(True for _ in torch.nn.Module.parameters(module, recurse=False)):  # a class may have its own
             self._used.setdefault(self.share, set()).add(name)
-            self._several[name] = max(call, self._several.get(name, 0))
+            self._most_calls[name] = max(call, self._most_calls.get(name, 0))
         if module in self._layers and any(p.requires_grad for p in module.parameters()):
             given = [tensor for tensor in tensors((args, kwargs)) if tensor.is_floating_point()]
             if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
-                self._frozen.setdefault(name)
+                self._frozen_input.setdefault(name)
 
     def _on_backward(self, gradients: Any) -> None:
         self._double_backward = self._double_backward or torch.is_grad_enabled()  # it is in `create_graph` alone
 
     def facts(self) -> Facts:
-        """What was seen."""
-        trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        return Facts(
-            model=type(self._model).__name__,
-            parameters=sum(parameter.numel() for parameter in self._model.parameters()),
+        """What was seen, beside what is `known`."""
+        model, changes = self._model, self._parameters
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        seen = replace(
+            self.known,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
             trainable=sum(parameter.numel() for parameter in trainable),
-            no_gradient=tuple(name for name, gradient in self._gradients.items() if gradient == "none"),
-            zero_gradient=tuple(name for name, gradient in self._gradients.items() if gradient == "zero"),
-            several_calls=tuple(name for name, calls in self._several.items() if calls > 1),
-            frozen_input=tuple(self._frozen | self._cut_off.modules),
-            unfrozen=tuple(self._unfrozen),
+            no_gradient=changes.got("none"),
+            zero_gradient=changes.got("zero"),
+            several_calls=tuple(name for name, calls in self._most_calls.items() if calls > 1),
+            frozen_input=tuple(self._frozen_input | self._cut_off.modules),
+            unfrozen=tuple(changes.unfrozen),
             double_backward=self._double_backward,
             own_backward=self.own_backward,
             draws=tuple(self.draws or ["a place that isn't known"] * self.drew),
             without_root=tuple(self._without_root),
             without_unit=tuple(self._without_unit),
-            overlapping=tuple(overlapping(self._model)) if self._reads else (),
-            complex_valued=tuple(name for name, p in with_shapes(self._model) if p.is_complex()) if self._reads else (),
-            sparse=tuple(self._sparse),
-            hooked=tuple(self._hooked),
-            of_loss=tuple(self.of_loss),
-            unregistered=tuple(self.unregistered),
+            sparse=tuple(changes.sparse),
+            hooked=self._hooked,
             collectives=tuple(self.collectives),
-            units=tuple(sorted(each.__name__ for each in blocks(self._model))),
-            moved_by_hand=tuple(self._by_hand),
-            written=tuple(self._written),
-            left_out=tuple(self._left_out),
-            read_outside=tuple(self._reads.outside) if self._reads else (),
+            units=tuple(sorted(each.__name__ for each in blocks(model))),
+            moved_by_hand=tuple(changes.moved_by_hand),
+            written=tuple(changes.written),
+            left_out=tuple(changes.left_out),
             entered=tuple(self._entered),
             unequal=tuple(sorted(self._unequal)),
             tied=tuple(map(tuple, self._tied)),
-            apart=tuple(tuple(names) for names in self._tied if not one(self._model, names)),
+            apart=tuple(tuple(names) for names in self._tied if not one(model, names)),
             order=tuple(self._order),
             inside=self._inside[-1] if self._inside else None,
-            not_fed=tuple(self.not_fed),
-            cast=tuple(self.cast),
+        )
+        if not self._reads:
+            return seen
+        return replace(
+            seen,
+            overlapping=tuple(overlapping(model)),
+            complex_valued=tuple(name for name, parameter in with_shapes(model) if parameter.is_complex()),
+            read_outside=tuple(self._reads.outside),
         )
 
 
@@ -219,66 +197,3 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensors(getattr(value, field.name))
-
-
-def tied(model: torch.nn.Module) -> list[list[str]]:
-    """The names of each parameter that has several."""
-    names: dict[torch.nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    return [group for group in names.values() if len(group) > 1]
-
-
-def overlapping(model: torch.nn.Module) -> list[str]:
-    """The parameters that have an element in common with another parameter, as slices of one tensor may have."""
-    every = [(name, p) for name, p in with_shapes(model) if p.layout == torch.strided and p.numel() and p.data_ptr()]
-    places = sorted(((_addresses(p), name) for name, p in every), key=lambda place: int(place[0].min()))
-    names: dict[str, None] = {}
-    for index, (here, name) in enumerate(places):
-        for peer, other in places[index + 1 :]:
-            if peer.min() > here.max():
-                break
-            if torch.isin(here, peer).any():
-                names.update({name: None, other: None})
-    return [name for name, _ in every if name in names]
-
-
-def with_shapes(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters that have a shape: those of a lazy module have none before its forward pass."""
-    return [(name, each) for name, each in model.named_parameters() if not torch.nn.parameter.is_lazy(each)]
-
-
-def _addresses(tensor: torch.Tensor) -> torch.Tensor:
-    """Where each element of a tensor is in memory."""
-    at = torch.tensor(tensor.data_ptr())
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        at = at.unsqueeze(-1) + torch.arange(size) * (stride * tensor.itemsize)
-    return at
-
-
-def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
-    """Whether names of a model's modules still stand for one tensor."""
-    first, *others = (local(_parameter_of(model, name)) for name in names)
-    return all(tensor is first or tensor.data_ptr() == first.data_ptr() != 0 for tensor in others)
-
-
-def _parameter_of(model: torch.nn.Module, name: str) -> Any:
-    """What a model holds by a parameter's name, as it is.
-
-    An attribute would do more: within a forward pass, ZeRO-3 gathers a parameter that is asked for, and a rank that has
-    just raised an error waits for peers that never come.
-    """
-    *path, last = name.split(".")
-    module = functools.reduce(getattr, path, model)
-    parameter = dict.get(module._parameters, last)
-    return getattr(module, last) if parameter is None else parameter
-
-
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor, such as the adjacency of a graph, with all its numbers; any other as it is."""
-    return tensor.to_dense() if "sparse" in str(tensor.layout) else tensor
-
-
-def local(tensor: Any) -> torch.Tensor:
-    """This rank's shard of a tensor that is sharded, or the tensor."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

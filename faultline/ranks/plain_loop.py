@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from faultline import scenario, strategies
-from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state
+from faultline.ranks import accelerate, checkpointing, compare, life, parameters, saved, state
 from faultline.ranks.job import FIRST, SECOND
 from faultline.ranks.run import Run, note_rows, note_use, show
 from faultline.scenario import Scenario, to
@@ -17,7 +17,7 @@ from faultline.strategies import Wrapped
 def train(run: Run) -> None:
     """Build the scenario, wrap its model, write down the evidence, and train, with all read that each step left."""
     run, built = _build(run)
-    tied = observer.tied(built.model)
+    tied = parameters.tied(built.model)
     scenario.share_dropout(built.model)
     built.model.to(run.setup.device)
     wrapped = _wrap(run, built)
@@ -43,7 +43,7 @@ def _build(run: Run) -> tuple[Run, Scenario]:
     evidence = run.report.evidence
     evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
-    here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
+    here = {name: parameters.local(parameter) for name, parameter in built.model.named_parameters()}
     here |= state.buffers(built.model) | state.unsaved(built.model)
     evidence["built"] = compare.digest(compare.copy(here))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)

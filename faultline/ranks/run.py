@@ -12,7 +12,7 @@ import torch
 from faultline import strategies
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.ranks import compare, observer
+from faultline.ranks import compare, observer, parameters
 from faultline.ranks.compare import EPSILON, Trace
 from faultline.ranks.report import Report
 from faultline.strategies import Setup
@@ -113,7 +113,7 @@ class Run:
 def note_rows(run: Run, rows: Any) -> None:
     """Add a micro-batch to the digest of all rows that this rank has trained on."""
     every = enumerate(observer.tensors(rows))
-    if parts := {str(place): observer.dense(tensor).detach().cpu() for place, tensor in every}:
+    if parts := {str(place): parameters.dense(tensor).detach().cpu() for place, tensor in every}:
         run.report.evidence["rows"] = compare.digest(parts, run.report.evidence.get("rows", ""))
 
 

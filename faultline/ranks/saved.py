@@ -11,7 +11,7 @@ import torch
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import compare, observer, state, tensor_file
+from faultline.ranks import compare, parameters, state, tensor_file
 from faultline.ranks.report import Checkpoint, Report
 from faultline.ranks.run import Run
 from faultline.strategies.shared import clean
@@ -61,7 +61,7 @@ def held_against(
     live: compare.Tensors, loaded: Mapping[str, torch.Tensor], tied: Iterable[Iterable[str]], precision: str
 ) -> Checkpoint:
     """What of the live weights a checkpoint lacks; a file has only a shard of a tensor that was sharded."""
-    tensors = {clean(name): observer.local(tensor.detach()) for name, tensor in loaded.items()}
+    tensors = {clean(name): parameters.local(tensor.detach()) for name, tensor in loaded.items()}
     there = {name: tensors[name] for name in live if name in tensors}
     filled = {name: tensor for name, tensor in there.items() if tensor.numel() or not live[name].numel()}
     same = {name: tensor for name, tensor in filled.items() if tensor.shape == live[name].shape}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from faultline.ranks.observer import dense, local, with_shapes
+from faultline.ranks.parameters import dense, local, with_shapes
 from faultline.scenario import Scenario
 from faultline.strategies import Tensors
 from faultline.strategies.shared import clean

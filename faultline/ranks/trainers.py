@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from faultline import scenario, strategies
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
-from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state
+from faultline.ranks import accelerate, checkpointing, compare, life, parameters, saved, state
 from faultline.ranks.job import FIRST, SECOND
 from faultline.ranks.run import Run, note_rows, note_use, show
 from faultline.strategies import ROWS
@@ -35,7 +35,7 @@ def train(run: Run) -> None:
     check_checkpointing(trainer.args, run.cell.checkpointing)
     run.inject.model(trainer.model)
     run.inject.trainer(trainer, run.setup)
-    tied = observer.tied(trainer.model)
+    tied = parameters.tied(trainer.model)
     scenario.share_dropout(trainer.model)
     sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import BatchEncoding
 
 from faultline.base.errors import Impossible
-from faultline.ranks import compare, observer, state
+from faultline.ranks import compare, observer, parameters, state
 from faultline.ranks.own_model import batch as own_model_batch
 from faultline.ranks.own_model import fsdp_units, loss_state, rows, shrink, target
 from faultline.strategies.shared import units
@@ -118,7 +118,7 @@ def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config)
     idle = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
     assert not idle, "parameters of a whole model have no gradient"
     tied = config.get("tie_word_embeddings", config["model_type"] in ("gemma3", "whisper", "t5"))
-    assert bool(observer.tied(model)) == tied, "tying is part of a model's structure"
+    assert bool(parameters.tied(model)) == tied, "tying is part of a model's structure"
 
 
 @pytest.mark.parametrize("config", [*WITH_EYES, *BLIND], ids=lambda config: config["model_type"])
@@ -442,7 +442,7 @@ def test_parameters_that_share_elements_are_seen_and_neighbours_are_not():
     model = torch.nn.ParameterDict({name: torch.nn.Parameter(part) for name, part in slices.items()})
     model["tied"] = model["first"]
     model["none"] = torch.nn.Parameter(torch.empty(0, 4))
-    assert observer.overlapping(model) == ["first", "second"]
+    assert parameters.overlapping(model) == ["first", "second"]
 
 
 def test_what_a_loss_keeps_is_put_back():

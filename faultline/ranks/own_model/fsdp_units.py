@@ -7,7 +7,7 @@ import torch
 from faultline.base.errors import Refused
 from faultline.cells.finding import first_names
 from faultline.ranks.job import ROOT
-from faultline.ranks.observer import tied
+from faultline.ranks.parameters import tied
 from faultline.strategies.shared import ONLY_UNIT, SHARES, blocks
 
 

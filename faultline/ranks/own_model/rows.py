@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from faultline.base.errors import Refused
-from faultline.ranks.observer import Observer, dense, tensors
+from faultline.ranks.observer import Observer, tensors
 from faultline.ranks.own_model import draws
+from faultline.ranks.parameters import dense
 from faultline.ranks.state import Snapshot
 from faultline.scenario import mapped, to
 from faultline.strategies import ROWS, Setup
@@ -77,7 +78,7 @@ def loss_of(
     """
     # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
     dtype = next((parameter.dtype for parameter in model.parameters()), None)  # FSDP1 may have taken them away
-    cast = dtype if dtype == torch.bfloat16 or observer.cast else None
+    cast = dtype if dtype == torch.bfloat16 or observer.known.cast else None
     observer.share = rows.rank
     before = {each: gradient.clone() for each, gradient in gradients(model).items()} if alone else {}
     batch = to(rows.batch, setup.device, cast)

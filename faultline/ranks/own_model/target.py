@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,17 +61,22 @@ class Module:
         model = ready(model, self.target.lora, self.target.units)
         observer = Observer(model, alone=setup.reference)
         observer.collectives = called
-        observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
+        not_fed: Sequence[str] = ()
         if loss is None:
             loss = own_model_batch.loss
-            batch, observer.not_fed = own_model_batch.of(model)
+            batch, not_fed = own_model_batch.of(model)
         together = self.target.together and setup.reference
         shares = (1 if together else self.target.world_size) if setup.reference else 0
         observer.by_rows = not together
         holders = loss_state.holders(loss, model)
         observer.generators = draws.held_generators([*model.modules(), *holders])
-        observer.of_loss = loss_state.parameters(holders, model)
-        observer.unregistered = loss_state.unregistered(model)
+        observer.known = replace(
+            observer.known,
+            not_fed=tuple(not_fed),
+            cast=tuple(cast),  # the strategies make bf16 of it where a cell asks for that, each in its own way
+            of_loss=tuple(loss_state.parameters(holders, model)),
+            unregistered=tuple(loss_state.unregistered(model)),
+        )
         give = partial(rows.together if together else rows.of, batch, self.target.world_size)
         return Scenario(
             model,
