@@ -18,7 +18,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_USAGE, UsageError
 from faultline.base.packages import TODAY
 from faultline.base.paths import RESULTS
 from faultline.base.text import count
-from faultline.cli.options import WHOLE, Axes, File, Fresh, Python, Stack, at_most_one, positive
+from faultline.cli.options import WHOLE, Axes, File, Fresh, Python, Stack, at_least, at_most_one
 
 if TYPE_CHECKING:
     from faultline.cells.cell import Cell
@@ -31,12 +31,18 @@ Examples:
 
 def slurm(
     *,
-    nodes: Annotated[int, Parameter(help="Nodes, each of which runs a shard.")],
-    gpus: Annotated[int, Parameter(help="GPUs of each node; the cells' device is then cuda.")] = 0,
-    cpus: Annotated[int, Parameter(help="Processors of each node (default: 4).")] = 4,
+    nodes: Annotated[int, Parameter(validator=at_least(1, "--nodes"), help="Nodes, each of which runs a shard.")],
+    gpus: Annotated[
+        int, Parameter(validator=at_least(0, "--gpus"), help="GPUs of each node; the cells' device is then cuda.")
+    ] = 0,
+    cpus: Annotated[int, Parameter(validator=at_least(1, "--cpus"), help="Processors of each node (default: 4).")] = 4,
     ray: Annotated[bool, Parameter(help="Run on one Ray cluster of all these nodes, without shards.")] = False,
     spread: Annotated[
-        int, Parameter(help="Of these nodes, over which the ranks of each cell are spread, with --ray (default: 1).")
+        int,
+        Parameter(
+            validator=at_least(1, "--spread"),
+            help="Of these nodes, over which the ranks of each cell are spread, with --ray (default: 1).",
+        ),
     ] = 1,
     sbatch: Annotated[
         tuple[str, ...],
@@ -51,7 +57,7 @@ def slurm(
     python: Python = "",
     workers: Annotated[
         int | None,
-        Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core."),
+        Parameter(validator=at_least(1, "--workers"), help="Cells that run at a time; by default, one for each core."),
     ] = None,
     fresh: Fresh = False,
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,
@@ -64,31 +70,29 @@ def slurm(
       faultline fleet slurm --nodes 4 --gpus 2 --sbatch time=04:00:00
       faultline fleet slurm --nodes 2 --ray --failure zero3_dummy_loss
     """
-    at_most_one(stack="" if stack == TODAY else stack, python=python)
-    for name, value, least in (("nodes", nodes, 1), ("cpus", cpus, 1), ("gpus", gpus, 0), ("spread", spread, 1)):
-        if value < least:
-            raise UsageError(f"--{name} must be at least {least}, not {value}")
+    from faultline.fleet import slurm as jobs
+
+    stack = "" if stack == TODAY else stack
+    at_most_one(stack=stack, python=python)
     if spread > (nodes if ray else 1):
         raise UsageError(f"--spread {spread} needs --ray, and as many --nodes at least")
+    if submit and not shutil.which("sbatch"):
+        raise UsageError("there is no sbatch here: leave out --submit, and submit the scripts where Slurm is")
+    if ray and not importlib.util.find_spec("ray"):
+        raise UsageError("--ray needs Ray beside Faultline: in a clone, `make fleet`, and then .fleet/bin/faultline")
     if gpus and not axes.cell and not axes.places.device:
         axes = replace(axes, places=replace(axes.places, device="cuda"))
     cells = selected(axes, quick)
     if {cell.device for cell in cells} != {"cuda" if gpus else "cpu"}:
         raise UsageError("cells on GPUs need --gpus, and no other cells do")
-    if submit and not shutil.which("sbatch"):
-        raise UsageError("there is no sbatch here: leave out --submit, and submit the scripts where Slurm is")
-    if ray and not importlib.util.find_spec("ray"):
-        raise UsageError("--ray needs Ray beside Faultline: in a clone, `make fleet`, and then .fleet/bin/faultline")
-    from faultline.fleet import slurm as jobs
 
-    words = {name: value for name, value in vars(axes).items() if name != "places"} | vars(axes.places)
-    words |= {"stack": "" if stack == TODAY else stack, "python": python, "workers": workers}
-    asked = [f"--{name}={value}" for name, value in words.items() if value]
-    asked += [f"--nodes={spread}"] if spread > 1 else []
+    options = {name: value for name, value in vars(axes).items() if name != "places"} | vars(axes.places)
+    options |= {"stack": stack, "python": python, "workers": workers, "nodes": spread if spread > 1 else 0}
+    asked = [f"--{name}={value}" for name, value in options.items() if value]
     asked += [f"--{name}" for name, on in (("fresh", fresh), ("quick", quick)) if on]
     folder = Path(results) if results else RESULTS / time.strftime("slurm-%Y-%m-%dT%H-%M-%S")
-    of = jobs.Nodes(nodes if ray else min(nodes, len(cells)), gpus, cpus, sbatch, ray)
-    script = jobs.write(of, jobs.Run(asked, Path.cwd(), Path(os.path.abspath(folder))))
+    given = jobs.Nodes(nodes if ray else min(nodes, len(cells)), gpus, cpus, sbatch, ray)
+    script = jobs.write(given, jobs.Run(asked, Path.cwd(), Path(os.path.abspath(folder))))
     command = ["bash", str(script)]
     if submit:
         return subprocess.run(command, check=False).returncode and EXIT_USAGE

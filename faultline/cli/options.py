@@ -32,12 +32,12 @@ def hyphens(value: Any) -> Any:
     return STDIN if value == HYPHEN else value
 
 
-def positive(option: str) -> Callable[[object, int | None], None]:
-    """Has an option refuse what is less than 1."""
+def at_least(least: int, option: str) -> Callable[[object, int | None], None]:
+    """Has an option refuse what is less."""
 
     def refuse(_: object, value: int | None) -> None:
-        if value is not None and value < 1:
-            raise ValueError(f"{option} must be at least 1, not {value}")
+        if value is not None and value < least:
+            raise ValueError(f"{option} must be at least {least}, not {value}")
 
     return refuse
 
@@ -76,7 +76,7 @@ Checkpointing = Annotated[
     Names, Parameter(help="off, reentrant or non-reentrant.", completer=several(completion.checkpointing))
 ]
 Workers = Annotated[
-    int, Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core.")
+    int, Parameter(validator=at_least(1, "--workers"), help="Cells that run at a time; by default, one for each core.")
 ]
 Fresh = Annotated[bool, Parameter(help="Measure everything, also what was measured before.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
@@ -126,7 +126,7 @@ class Crew:
 
     workers: Annotated[
         int | None,
-        Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core."),
+        Parameter(validator=at_least(1, "--workers"), help="Cells that run at a time; by default, one for each core."),
     ] = None
     fleet: Annotated[Literal["ray"] | None, Parameter(help="Run on the nodes of a Ray cluster.")] = None
     address: Annotated[
@@ -135,12 +135,14 @@ class Crew:
 
     nodes: Annotated[
         int,
-        Parameter(validator=positive("--nodes"), help="Of the cluster, over which the ranks of each cell are spread."),
+        Parameter(
+            validator=at_least(1, "--nodes"), help="Of the cluster, over which the ranks of each cell are spread."
+        ),
     ] = 1
     per_gpu: Annotated[
         int,
         Parameter(
-            validator=positive("--per-gpu"), help="Cells that share a GPU at a time; by default, each has its GPUs."
+            validator=at_least(1, "--per-gpu"), help="Cells that share a GPU at a time; by default, each has its GPUs."
         ),
     ] = 1
 

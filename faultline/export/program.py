@@ -116,43 +116,63 @@ def fit(program: Program) -> None:
     program.prune()
 
 
-def _fit(program: Program, name: str) -> bool:
-    """Decide a parameter that all calls of a function agree on, or put it where its only call is."""
-    function = program.definitions[name]
-    if name in program.main or not isinstance(function, ast.FunctionDef) or function.args.vararg:
-        return False
+@dataclass(frozen=True)
+class _Uses:
+    """The plain calls of a function, and the names of the definitions that hold them."""
+
+    callers: list[str]
+    calls: list[ast.Call]
+
+
+def _uses(program: Program, name: str) -> _Uses | None:
+    """None for a function that nothing calls, that is handed on as a value, whose name means something else in a
+    caller, or that is called with `*` or `**`."""
     users = {other: node for other, node in program.definitions.items() if loads(node)[name]}
     shared = {other for other, node in users.items() if other != name and bindings(node)[name]}
     callers = [other for other in users if other not in shared or name in outside(users[other])]
     nodes = [node for other in callers for node in ast.walk(users[other])]
     calls = [node for node in nodes if _calls(node, name)]
-    # It may also be handed on as a value, be called with arguments that have no names, or share its name.
     handed_on = sum(isinstance(node, ast.Name) and node.id == name for node in nodes) != len(calls)
     given = [each for call in calls for each in (*call.args, *call.keywords)]
     starred = any(isinstance(each, ast.Starred) or getattr(each, "arg", "") is None for each in given)
-    if not calls or handed_on or starred or shared.intersection(callers):
+    return None if not calls or handed_on or starred or shared.intersection(callers) else _Uses(callers, calls)
+
+
+def _fit(program: Program, name: str) -> bool:
+    """Decide a parameter that all calls of a function agree on, or put it where its only call is."""
+    function = program.definitions[name]
+    if name in program.main or not isinstance(function, ast.FunctionDef) or function.args.vararg:
         return False
-    passed = [_passed(function, call) for call in calls]
+    uses = _uses(program, name)
+    if not uses:
+        return False
+    passed = [_passed(function, call) for call in uses.calls]
     values: dict[str, Any]
     if rest := function.args.kwarg:
-        if any(keyword.arg not in passed[0] for call in calls for keyword in call.keywords):
+        if any(keyword.arg not in passed[0] for call in uses.calls for keyword in call.keywords):
             return False
         values, function.args.kwarg = {rest.arg: {}}, None
     elif cut := next(({n: v} for n in passed[0] if (v := _shared(function, n, [p[n] for p in passed])) is not ...), {}):
-        [name_cut] = cut
-        position = [*passed[0]].index(name_cut)
-        for call in calls:
-            del call.args[position : position + 1]
-            call.keywords = [each for each in call.keywords if each.arg != name_cut]
-        for other in callers:
-            program.definitions[other].__dict__.pop("text", None)
-        without(function.args, name_cut)
-        values = cut if loads(function)[name_cut] else {}
+        [parameter] = cut
+        values = cut if loads(function)[parameter] else {}
+        _drop_argument(program, function, uses, parameter)
     else:
-        return len(callers) == len(calls) == 1 and callers != [name] and _inline(program, function, callers[0])
+        once = len(uses.callers) == len(uses.calls) == 1 and uses.callers != [name]
+        return once and _inline(program, function, uses.callers[0])
     known = {each: value for each, value in program.known.items() if each not in bindings(function)}
     program.definitions[name] = decide(function, known, tables(program.definitions), values)
     return True
+
+
+def _drop_argument(program: Program, function: ast.FunctionDef, uses: _Uses, parameter: str) -> None:
+    """Take a parameter away from a function, and from all its calls."""
+    position = [*_passed(function, uses.calls[0])].index(parameter)
+    for call in uses.calls:
+        del call.args[position : position + 1]
+        call.keywords = [each for each in call.keywords if each.arg != parameter]
+    for caller in uses.callers:
+        program.definitions[caller].__dict__.pop("text", None)
+    without(function.args, parameter)
 
 
 def _calls(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
@@ -222,19 +242,12 @@ def _inline(program: Program, function: ast.FunctionDef, caller: str) -> bool:
         return False
     where = program.definitions[caller]
     [call] = [node for node in ast.walk(where) if _calls(node, function.name)]
-    given, bound, before = _passed(function, call), bindings(function), statements(function)[:-1]
+    given, before = _passed(function, call), statements(function)[:-1]
     simple = {name: value for name, value in given.items() if isinstance(value, ast.Name | ast.Constant)}
-    plain = simple if before else given
-    # Would a name mean two things? A comprehension or a lambda has names of its own.
-    scopes = [e for e in ast.walk(function) if isinstance(e, ast.comprehension | ast.Lambda)]
-    inner = {name for each in scopes for name in bindings(each.args if isinstance(each, ast.Lambda) else each.target)}
-    local = bound.keys() - plain.keys() - inner - {function.name}
-    passed = {name for each in given.values() for name in loads(each)}
-    twice = any(bound[name] > 1 or (name not in simple and loads(function)[name] > 1) for name in plain)
-    around = bindings(where).keys()
-    if local & (around | {*outside(where)}) or passed & inner or twice or {*outside(function)} & around:
-        return False
+    plain = simple if before else given  # what is put in place of a parameter; all else is assigned in front
     if before and not isinstance(where, ast.FunctionDef | ast.ClassDef):
+        return False
+    if _ambiguous(function, where, given, plain) or any(loads(function)[name] > 1 for name in plain.keys() - simple):
         return False
     named = Decide({}, {}, {})
     named.values = plain
@@ -246,3 +259,21 @@ def _inline(program: Program, function: ast.FunctionDef, caller: str) -> bool:
     if put.done:
         del program.definitions[function.name]
     return put.done
+
+
+def _ambiguous(
+    function: ast.FunctionDef, where: ast.AST, given: Mapping[str, ast.expr], plain: Mapping[str, ast.expr]
+) -> bool:
+    """Whether a name would mean two things if a function stood where it is called, or a parameter is assigned to."""
+    bound, around = bindings(function), bindings(where).keys()
+    # A comprehension or a lambda has names that are only its.
+    scopes = [each for each in ast.walk(function) if isinstance(each, ast.comprehension | ast.Lambda)]
+    inner = {name for each in scopes for name in bindings(each.args if isinstance(each, ast.Lambda) else each.target)}
+    local = bound.keys() - plain.keys() - inner - {function.name}
+    passed = {name for each in given.values() for name in loads(each)}
+    return bool(
+        local & (around | {*outside(where)})
+        or passed & inner
+        or any(bound[name] > 1 for name in plain)
+        or {*outside(function)} & around
+    )
