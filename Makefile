@@ -141,7 +141,7 @@ bench: setup ## measure what cells cost and rewrite the table of bench/README.md
 lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) ruff format --check
 	$(RUN) ruff check
-	.venv/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples faultline lab website repros fixtures/README.md bench stacks tiny_models conftest.py
+	.venv/bin/codespell --skip '*/terms.toml' README.md CHANGELOG.md CONTRIBUTING.md docs examples faultline lab website repros fixtures/README.md bench stacks tiny_models conftest.py
 	.venv/bin/codespell --dictionary docs/names.txt --regex $(NAMED) examples faultline lab website tests repros conftest.py
 	$(RUN) mypy
 	.venv/bin/lint-imports --no-logo --no-cache

@@ -13,7 +13,7 @@ from faultline.base.paths import GENERATED
 from faultline.base.text import count
 from faultline.base.version import __version__
 from faultline.catalogue.loading import failures
-from faultline.diagnose.view import NEXT
+from faultline.diagnose.unnamed_view import NEXT
 from faultline.maintain import readmes
 from faultline.maintain.readmes import DOCS
 from faultline.report.page import template

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from faultline.base.errors import UNREADABLE, UsageError, unknown
 from faultline.base.paths import REPROS
 from faultline.catalogue.history import History
-from faultline.catalogue.recognition import NEEDS, ProjectCondition, Recognition, Setting
+from faultline.catalogue.recognition import NEEDS, ProjectCondition, Recognition, Setting, Symptoms
 from faultline.catalogue.records import Claim, Failure, Variant
 
 T = TypeVar("T")
@@ -60,6 +60,12 @@ def needs() -> dict[str, Setting]:
         name: replace(each, text=each.text or f"`{name}`", key=each.key or name, label=each.label or each.key or name)
         for name, each in every.items()
     }
+
+
+@functools.cache
+def symptoms(name: str) -> Symptoms:
+    """What people see of a failure."""
+    return read_table(REPROS / name / "symptoms.toml", Symptoms)
 
 
 def failure_named(name: str) -> Failure:

@@ -134,6 +134,27 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Symptom:
+    """What people see of a failure, as they put it in English and in Chinese."""
+
+    text: str
+    zh: str
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """All of symptoms.toml, in the terms of `diagnose/terms.toml`.
+
+    A report of the failure has a term of each group: of those `together` within a few sentences, of those `anywhere` in
+    the text. A group is ``tiny|empty``.
+    """
+
+    together: tuple[str, ...] = ()
+    anywhere: tuple[str, ...] = ()
+    symptom: tuple[Symptom, ...] = ()
+
+
+@dataclass(frozen=True)
 class ProjectCondition:
     """The conditions of a variant on a project: `needs` are names of NEEDS or of a setting, which its files can show.
 

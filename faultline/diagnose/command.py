@@ -21,6 +21,7 @@ from faultline.cells.selection import Selection, check
 from faultline.diagnose import lines, messages, signs, view
 from faultline.diagnose.diagnosis import NOT_THERE, Details, Diagnosis, details, diagnose
 from faultline.diagnose.events import Event
+from faultline.diagnose.prose import Candidate, only_with
 from faultline.diagnose.silent import WarningLine
 from faultline.observations import ambiguity, measured, remedies
 from faultline.observations.matching import Hints, Match
@@ -74,6 +75,7 @@ class DiagnoseResult:
             "answer": diagnosis.answer,
             **(_failure_keys(match, details) if match else unnamed),
             "several": [_possible(each) for each in diagnosis.several],
+            "candidates": [_candidate(each) for each in diagnosis.by_words],
             "error": cause.text if cause else "",
             "search": diagnosis.search,
             "cause": _event_keys(cause) if cause else None,
@@ -132,6 +134,20 @@ def _possible(match: Match) -> Mapping[str, object]:
         "distinguished_by": match.distinguished_by,
         "runs": ambiguity.runs(match),
         "upgrade": [release for _, release, _ in ambiguity.upgrades(match)],
+    }
+
+
+def _candidate(candidate: Candidate) -> Mapping[str, object]:
+    failure, cell = candidate.failure, measured.example(candidate.failure)
+    return {
+        "failure": failure.name,
+        "title": failure.title,
+        "nearness": round(candidate.nearness, 2),
+        "words": candidate.words,
+        "symptom": candidate.symptom.text,
+        "distinguished_by": only_with(failure),
+        "remedy": remedies.first_remedy(failure),
+        "shown_by": cell.id if cell else "",
     }
 
 

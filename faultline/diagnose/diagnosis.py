@@ -1,5 +1,7 @@
 """Decides which error of a log is the first cause and which failure it is, and what recorded runs know of that."""
 
+from __future__ import annotations
+
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +13,7 @@ from faultline.diagnose.context import Collector
 from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.messages import MessageReader
+from faultline.diagnose.prose import Candidate, ProseReader, candidates
 from faultline.diagnose.reader import EventReader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
 from faultline.observations import ambiguity, history, matching, measured, remedies
@@ -36,6 +39,7 @@ class Diagnosis:
     warned   for a log without an error: the warnings in it that failures print
     cut      for a log without an error: the line in which a traceback begins, whose last line is missing
     empty    whether there was nothing to read
+    by_words where no error is known: the failures whose symptoms the words of a report come nearest to
     """
 
     match: Match | None
@@ -49,6 +53,7 @@ class Diagnosis:
     empty: bool = False
     cut: Line | None = None
     same: SameLosses | None = None
+    by_words: tuple[Candidate, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -66,13 +71,21 @@ class Diagnosis:
 
 
 def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:
-    """The answer to a log, which is read to its end; what the options name outranks what the log shows.
+    """The answer to a log or a report, which is read to its end; what the options name outranks what the text shows.
 
-    `read` gives the log's lines, at least those that have the pattern which its argument returns.
+    `read` gives the text's lines, at least those that have the pattern which its argument returns.
     """
     intake = Intake()
     for each in read(intake.pattern):
         intake.take(each)
+    answer = _by_errors(intake, options)
+    if answer.answer != NOT_THERE:
+        return answer
+    return replace(answer, by_words=candidates(intake.prose.text, answer.hints))
+
+
+def _by_errors(intake: Intake, options: Hints | None) -> Diagnosis:
+    """The answer to a log by its errors, or without one, by its numbers and warnings."""
     events = intake.reader.events()
     cause = events.cause()
     if (not cause or cause.follows) and (alone := intake.alone.event()):
@@ -104,15 +117,15 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
-    candidates = [(event, match) for event in raised for match in fitting(event.text, hints)]
-    alike = tuple({match.failure.name: match for _, match in candidates if not match.sure}.values())
-    for event, match in candidates:
+    every = [(event, match) for event in raised for match in fitting(event.text, hints)]
+    alike = tuple({match.failure.name: match for _, match in every if not match.sure}.values())
+    for event, match in every:
         if match.sure:
-            if others := sharing(match, (other for _, other in candidates)):
+            if others := sharing(match, (other for _, other in every)):
                 return Diagnosis(None, ambiguity.likeliest((match, *others), hints), alike, event, events, hints)
             return Diagnosis(match, (), alike, event, events, hints)
     for event in raised:
-        excluded = (match for each, match in candidates if each is event)
+        excluded = (match for each, match in every if each is event)
         if either := ambiguity.possible(event.text, excluded, hints):
             return Diagnosis(None, either, alike, event, events, hints)
     return Diagnosis(None, (), alike, cause, events, hints)
@@ -135,16 +148,21 @@ class Intake:
     def __init__(self) -> None:
         self.reader, self.collector, self.steps, self.warnings = EventReader(), Collector(), Steps(), Warnings()
         self.all = self.reader, self.collector, self.steps, self.warnings
-        self.alone = MessageReader()
+        self.alone, self.prose = MessageReader(), ProseReader()
         self.empty = True
 
     def pattern(self) -> re.Pattern[bytes] | None:
         """The pattern of lines that can still change the answer; none while a traceback is open: every line can."""
         self.empty = False
-        return None if self.reader.busy or self.alone.open else _compiled(tuple(reader.words for reader in self.all))
+        return (
+            None
+            if self.reader.busy or self.alone.open or self.prose.open
+            else _compiled(tuple(reader.words for reader in self.all))
+        )
 
     def take(self, line: Line) -> None:
         self.alone.take(line)
+        self.prose.take(line)
         for reader in self.all:
             reader.take(line)
 

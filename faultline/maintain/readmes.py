@@ -9,13 +9,14 @@ from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.markdown import as_code, headed, put, row
 from faultline.base.packages import TODAY, stack_name
-from faultline.base.paths import ROOT
+from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
 from faultline.cells.claims import Outcomes
 from faultline.cells.words import group_strategies, in_order, places
+from faultline.diagnose import prose
 from faultline.maintain import on_gpus
 from faultline.observations import measured, remedies, symptoms
 from faultline.observations.measured import shown_on, usual
@@ -208,6 +209,7 @@ VERDICTS = ("verified", "refuted", "conditional", "untested")
 
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
+    (OBSERVATIONS / prose.WEIGHTS).write_bytes(prose.written_weights())
     pages = [(CATALOGUE, table, FAILURES), (CATALOGUE, symptoms_list, SYMPTOMS), (README, counts, COUNTS)]
     pages += [(MATRIX, families, STRATEGIES), (TIMELINE, recorded.monthly_table, MONTHS), (CI, on_gpus.table, GPUS)]
     return "\n".join([put(*page) for page in pages])

@@ -14,7 +14,7 @@ from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose.diagnosis import Diagnosis, diagnose
-from faultline.maintain import record
+from faultline.maintain import record, score_reports
 from faultline.observations import measured, store
 from faultline.observations.matching import Hints, in_place
 
@@ -230,4 +230,5 @@ def run() -> int:
     text = report(answers)
     print(text)
     print(put(FIXTURES / "README.md", lambda: text))
+    print(put(score_reports.FOLDER / "README.md", score_reports.both_tables))
     return EXIT_UNEXPECTED if score(answers)[-1].worths["wrong"] else EXIT_AS_EXPECTED

@@ -10,6 +10,7 @@ import pytest
 
 from faultline.base.paths import PACKAGE
 from faultline.catalogue.loading import failures
+from faultline.diagnose import prose
 from tests.support import steps
 
 ROOMS = ("base", "diagnose", "audit", "projects", "observations")
@@ -43,6 +44,12 @@ def compiled():
                         yield each.pattern, each.flags & ~re.UNICODE, place in ANCHORED, place
 
 
+def vocabulary():
+    """Each pattern of diagnose's terms."""
+    for name, pattern in prose.vocabulary().items():
+        yield pattern.pattern, pattern.flags & ~re.UNICODE, False, f"terms.toml: {name}"
+
+
 def inline():
     """Each pattern that stands in a call of re's functions."""
     for file in (file for room in ROOMS for file in (PACKAGE / room).glob("*.py")):
@@ -65,7 +72,7 @@ def deep():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patterns", [compiled, inline])
+@pytest.mark.parametrize("patterns", [compiled, inline, vocabulary])
 def test_twice_as_long_a_text_takes_twice_as_many_steps(patterns):
     wrong = []
     for pattern, flags, anchored, place in patterns():

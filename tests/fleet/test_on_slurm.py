@@ -33,7 +33,6 @@ def slurm():
         pytest.skip(str(why))
     cluster.environment |= {"FAULTLINE_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
     (folder / "tmp").mkdir()
-    cluster.others = {*Path("/tmp").glob("faultline-ray-*")}  # left by what was killed before, or of another run
     cluster.start()
     yield cluster
     left = cluster.stop()
@@ -51,8 +50,7 @@ def no_files_are_left(slurm):
 
 
 def files(slurm):
-    of_ray = {*Path("/tmp").glob("faultline-ray-*")} - slurm.others
-    folders = [*Path(slurm.environment["TMPDIR"]).glob("faultline-*"), *of_ray]
+    folders = [*Path(slurm.environment["TMPDIR"]).glob("faultline-*"), *Path("/tmp").glob("faultline-ray-*")]
     return [file for folder in folders for file in (folder, *folder.rglob("*"))]
 
 
@@ -96,7 +94,7 @@ def until_a_cell_ends(slurm, cells):
 def back(slurm, node):
     """Start a node again that was killed: one without power clears nothing up."""
     for left in files(slurm):
-        shutil.rmtree(left, ignore_errors=True)  # a folder takes what is in it along
+        shutil.rmtree(left)
     slurm.start_node(node)
     wait(lambda: "idle" in slurm.ask("sinfo", "-h", "-n", node, "-o", "%T"), 60, "the node doesn't come back")
 

@@ -74,7 +74,6 @@ class Slurm:
     folder: Path
     root: Path
     processes: dict[str, subprocess.Popen] = field(default_factory=dict)
-    others: set[Path] = field(default_factory=set)  # folders of Ray that are not its own
 
     def __post_init__(self):
         libraries = self.root / "usr/lib/x86_64-linux-gnu"
