@@ -38,6 +38,7 @@ BESIDE_BEST = 0.7  # of the best candidate's nearness that another one has
 IN_ONE = 0.5  # the weight of a term that a symptom has in one of its two languages
 APART = 0.85  # the weight of terms that are in the text, and not beside the others
 
+_CODE = re.compile(r"^```[^`]{0,4000}```", re.MULTILINE)  # a block counts as a sentence
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|[\u3002\uff01\uff1f\uff1b]|\n+")
 # Frames, records and bars.
 _PRINTED = re.compile(r"^\s*(?:File \"|Traceback|[{}\[(]|\d+%\||[\w.]*(?:Error|Exception|Warning): )")
@@ -103,6 +104,7 @@ def candidates(text: str, hints: Hints) -> tuple[Candidate, ...]:
     A report of a failure has the terms that its symptoms.toml asks for. One that doesn't show under the strategies or
     in the checkpointing modes that are known of the run is none, unless the text compares several strategies.
     """
+    text = _CODE.sub(lambda block: block[0].replace("\n", " "), text)
     sentences = [words.strip() for words in _SENTENCE.split(text) if words.strip()][:SENTENCES]
     if not sentences:
         return ()
