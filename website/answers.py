@@ -7,22 +7,23 @@ from dataclasses import replace
 from faultline import strategies
 from faultline.base.traces import VICTIM
 from faultline.catalogue import Failure
-from faultline.catalogue.loading import failures
+from faultline.catalogue.loading import failures, symptoms
 from faultline.catalogue.recognition import Condition
 from faultline.cells.cell import CHECKPOINTING
-from faultline.diagnose import messages, signs, silent
+from faultline.diagnose import messages, prose, signs, silent
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.diagnose.lines import LAYERS, PREFIX
 from faultline.observations import ambiguity, matching, measured, store, wording
 from faultline.observations.ambiguity import SHORTEST
 from faultline.strategies.naming import Rows, mentioned, requests, traces
+from faultline.strategies.naming import messages as engine_messages
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
 
 def data() -> dict[str, object]:
-    """All that theme/diagnose.js and theme/silent.js read, which repeat `diagnosis.decide` for one text."""
+    """All that diagnose.js, silent.js and words.js in theme/ read, which repeat `diagnosis.diagnose` for one text."""
     return {
         "errors": [_error(f, name) for f in failures().values() for name in _judged(f)],
         "recorded": [
@@ -39,6 +40,7 @@ def data() -> dict[str, object]:
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
         "ran": _rows(traces()),
+        "printed": _rows(engine_messages()),
         "asked": _rows(requests()),
         "modes": _rows(MODES),
         "searched": {
@@ -60,6 +62,45 @@ def data() -> dict[str, object]:
             "shortest": SHORTEST,
         },
         "silent": _silent(),
+        "words": _words(),
+    }
+
+
+def _words() -> dict[str, object]:
+    """The data of theme/words.js: terms, and what a report of each failure has."""
+    return {
+        "terms": [
+            (name, for_browser(pattern.pattern, "" if pattern.flags & re.IGNORECASE == 0 else "i"))
+            for name, pattern in prose.vocabulary()
+        ],
+        "failures": [
+            {
+                "failure": name,
+                "together": known.together,
+                "anywhere": known.anywhere,
+                "symptoms": [{"text": each.text, "weights": prose.weights()[each.text]} for each in known.symptom],
+                "places": sorted("/".join(place) for place in prose.places_of(name)),
+                "only_with": prose.only_with(failure),
+            }
+            for name, failure in failures().items()
+            if (known := symptoms(name)).symptom
+        ],
+        "patterns": {
+            "sentence": for_browser(prose.SENTENCE.pattern),
+            "code": for_browser(prose.CODE.pattern, "gm"),
+            "printed": for_browser(prose.PRINTED.pattern),
+            "beside_han": for_browser(prose.BESIDE_HAN.pattern, "g"),
+            "word": for_browser(prose.WORD.pattern, "g"),
+            "camel": for_browser(f"^(?:{prose.CAMEL.pattern})$"),
+        },
+        "engines": sorted(prose.ENGINES),
+        "limits": {
+            name.lower(): getattr(prose, name)
+            for name in (
+                *("MOST", "LINES", "LONGEST", "SENTENCES", "LONGEST_NAME", "AT_ONCE"),
+                *("MORE", "ENOUGH", "CLOSE", "BESIDE_BEST", "APART"),
+            )
+        },
     }
 
 

@@ -23,6 +23,7 @@ from faultline.observations import measured, store
 from faultline.observations.matching import Hints, fits
 from faultline.observations.measured import Place
 
+EXACT = "exact"  # the table of terms.toml whose patterns are searched with regard to case
 WEIGHTS = "terms.json"  # in observations/
 MOST = 3  # candidates
 LINES = 400  # of a text; what is longer is a log, which has errors and numbers
@@ -38,16 +39,16 @@ BESIDE_BEST = 0.7  # of the best candidate's nearness that another one has
 IN_ONE = 0.5  # the weight of a term that a symptom has in one of its two languages
 APART = 0.85  # the weight of terms that are in the text, and not beside the others
 
-_CODE = re.compile(r"^```[^`]{0,4000}```", re.MULTILINE)  # a block counts as a sentence
-_SENTENCE = re.compile(r"(?<=[.!?;])\s+|[\u3002\uff01\uff1f\uff1b]|\n+")
+CODE = re.compile(r"^```[^`]{0,4000}```", re.MULTILINE)  # a block counts as a sentence
+SENTENCE = re.compile(r"(?<=[.!?;])\s+|[\u3002\uff01\uff1f\uff1b]|\n+")
 # Frames, records and bars.
-_PRINTED = re.compile(r"^\s*(?:File \"|Traceback|[{}\[(]|\d+%\||[\w.]*(?:Error|Exception|Warning): )")
-_WORD = re.compile(r"\b[A-Za-z]\w*(?:\.\w+)*")
-_CAMEL = re.compile(r"(?:[A-Z][a-z0-9]+){2,9}")
+PRINTED = re.compile(r"^\s*(?:File \"|Traceback|[{}\[(]|\d+%\||[\w.]*(?:Error|Exception|Warning): )")
+WORD = re.compile(r"\b[A-Za-z]\w*(?:\.\w+)*")
+CAMEL = re.compile(r"(?:[A-Z][a-z0-9]+){2,9}")
 LONGEST_NAME = 60
 _HAN = "[\u4e00-\u9fff]"
-_BESIDE_HAN = re.compile(rf"(?<={_HAN})(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?={_HAN})")
-_ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # terms
+BESIDE_HAN = re.compile(rf"(?<={_HAN})(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?={_HAN})")
+ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # terms
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class ProseReader:
     def take(self, line: Line) -> None:
         if self.open:
             self._count += 1
-            if not (line.dated or line.rank is not None or _PRINTED.search(line.text)):
+            if not (line.dated or line.rank is not None or PRINTED.search(line.text)):
                 self._kept.append(line.text[: self._left])
                 self._left -= len(line.text)
 
@@ -104,8 +105,8 @@ def candidates(text: str, hints: Hints) -> tuple[Candidate, ...]:
     A report of a failure has the terms that its symptoms.toml asks for. One that doesn't show under the strategies or
     in the checkpointing modes that are known of the run is none, unless the text compares several strategies.
     """
-    text = _CODE.sub(lambda block: block[0].replace("\n", " "), text)
-    sentences = [words.strip() for words in _SENTENCE.split(text) if words.strip()][:SENTENCES]
+    text = CODE.sub(lambda block: block[0].replace("\n", " "), text)
+    sentences = [words.strip() for words in SENTENCE.split(text) if words.strip()][:SENTENCES]
     if not sentences:
         return ()
     present = terms_of_each(sentences)
@@ -130,7 +131,7 @@ def candidates(text: str, hints: Hints) -> tuple[Candidate, ...]:
 
 def _may_be(place: Place, report: _Report, hints: Hints) -> bool:
     """Whether a run may have been in a place; a report that compares engines doesn't say under which it went wrong."""
-    return len(report.everywhere & _ENGINES) > 1 or fits(place, hints.strategies, hints.modes)
+    return len(report.everywhere & ENGINES) > 1 or fits(place, hints.strategies, hints.modes)
 
 
 def _asked_for(known: Symptoms, report: _Report) -> bool:
@@ -148,19 +149,19 @@ def _nearest(failure: Failure, known: Symptoms, report: _Report) -> Candidate:
     """The symptom to which a report comes nearest, and where."""
 
     def near(symptom: Symptom) -> Candidate:
-        weights = _weights().get(symptom.text, {})
-        apart = APART * sum(weights[term] for term in weights.keys() & report.everywhere)
+        shows = weights().get(symptom.text, {})
+        apart = APART * sum(shows[term] for term in shows.keys() & report.everywhere)
         words, together = max(
-            ((words, sum(weights[term] for term in weights.keys() & present)) for words, present in report.windows),
+            ((words, sum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
             key=lambda each: each[1],
         )
-        return Candidate(failure, symptom, max(together, apart) / (sum(weights.values()) + MORE), words)
+        return Candidate(failure, symptom, max(together, apart) / (sum(shows.values()) + MORE), words)
 
     return max(map(near, known.symptom), key=lambda each: each.nearness)
 
 
 @store.view
-def _places_of(name: str) -> frozenset[Place]:
+def places_of(name: str) -> frozenset[Place]:
     """Where a failure shows, on any stack."""
     failure = failures()[name]
     every = (measured.outcomes(failure), *measured.by_stack(name).values())
@@ -168,7 +169,7 @@ def _places_of(name: str) -> frozenset[Place]:
 
 
 def _places(candidate: Candidate) -> frozenset[Place]:
-    return _places_of(candidate.failure.name)
+    return places_of(candidate.failure.name)
 
 
 def terms(text: str) -> frozenset[str]:
@@ -179,27 +180,31 @@ def terms(text: str) -> frozenset[str]:
 
 def terms_of_each(lines: Sequence[str]) -> list[frozenset[str]]:
     """The terms of each of many lines: a pattern that goes once over all of them is much faster."""
-    whole = _BESIDE_HAN.sub(" ", "\n".join(lines))
+    whole = BESIDE_HAN.sub(" ", "\n".join(lines))
     starts = [0, *(match.end() for match in re.finditer("\n", whole))]
     present: list[set[str]] = [set() for _ in lines]
-    for name, pattern in vocabulary().items():
+    for name, pattern in vocabulary():
         for match in pattern.finditer(whole):
             present[bisect.bisect_right(starts, match.start()) - 1].add(name)
-    for match in _WORD.finditer(whole):
-        if len(name := match[0]) <= LONGEST_NAME and ("_" in name or "." in name or _CAMEL.fullmatch(name)):
+    for match in WORD.finditer(whole):
+        if len(name := match[0]) <= LONGEST_NAME and ("_" in name or "." in name or CAMEL.fullmatch(name)):
             present[bisect.bisect_right(starts, match.start()) - 1].add(name.lower())
     return [frozenset(each) for each in present]
 
 
 @functools.cache
-def vocabulary() -> Mapping[str, re.Pattern[str]]:
-    """The patterns of terms, by term: the file says how people put each."""
+def vocabulary() -> Sequence[tuple[str, re.Pattern[str]]]:
+    """Each term with a pattern of what people call it; one that is written in capitals has two."""
     tables = tomllib.loads((Path(__file__).parent / "terms.toml").read_text(encoding="utf-8"))
-    return {name: re.compile(text, re.IGNORECASE) for table in tables.values() for name, text in table.items()}
+    return [
+        (name, re.compile(text, 0 if title == EXACT else re.IGNORECASE))
+        for title, table in tables.items()
+        for name, text in table.items()
+    ]
 
 
 @store.view
-def _weights() -> Mapping[str, Mapping[str, float]]:
+def weights() -> Mapping[str, Mapping[str, float]]:
     """How much each term of a symptom shows, by the symptom's text, as `written_weights` has it."""
     file = OBSERVATIONS / WEIGHTS
     return msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, float]]) if file.exists() else {}

@@ -46,7 +46,7 @@ def compiled():
 
 def vocabulary():
     """Each pattern of diagnose's terms."""
-    for name, pattern in prose.vocabulary().items():
+    for name, pattern in prose.vocabulary():
         yield pattern.pattern, pattern.flags & ~re.UNICODE, False, f"terms.toml: {name}"
 
 

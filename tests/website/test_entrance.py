@@ -10,7 +10,7 @@ import pytest
 
 from faultline.base.packages import TODAY
 from faultline.catalogue.loading import failures
-from faultline.diagnose.view import NEXT
+from faultline.diagnose.unnamed_view import NEXT
 from faultline.observations.symptoms import by_symptom, symptom
 from faultline.report.run import SYMBOLS
 from website import facts, pages

@@ -11,13 +11,15 @@ import pytest
 import faultline
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures, symptoms
 from faultline.diagnose import signs
+from faultline.maintain import score_reports
 from faultline.observations import store
 from website import answers, build
 
 pytestmark = pytest.mark.slow
 
-SCRIPTS = [build.HERE / "theme" / name for name in ("silent.js", "diagnose.js")]
+SCRIPTS = [build.HERE / "theme" / name for name in ("silent.js", "words.js", "diagnose.js")]
 ALIKE = "element 0 of tensors does not require grad and does not have a grad_fn"
 REDUCED = "Error: AssertionError: The parameter 291 has already been reduced"
 LOST = "[rank3]:[E1003 10:11:12 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x"
@@ -138,6 +140,19 @@ def test_the_entrance_and_the_command_see_the_same_silence(page):
     for kind in ("silence", "same", "warned", "cut"):
         assert {bool(wanted[kind]) for wanted in asked.values()} == {True, False}, f"{kind} is never told apart"
     assert not differing[:3], "the command says the first, the entrance the second"
+
+
+def test_the_entrance_and_the_command_read_the_same_words(page):
+    """Breaks when a report in words gets another failure on the entrance than from the command."""
+    texts = [(folder / "report.md").read_text("utf-8") for folder in score_reports.FOLDER.iterdir() if folder.is_dir()]
+    texts += [text for name in failures() for each in symptoms(name).symptom for text in (each.text, each.zh)]
+    answers_of = {text: diagnosed(text) for text in texts}
+    wanted = {t: [each.failure.name for each in one.by_words] for t, one in answers_of.items() if not one.failure}
+    script = "texts => texts.map(each => (FAULTLINE.diagnose(each).byWords ?? []).map(({ failure }) => failure))"
+    got = dict(zip(wanted, page.evaluate(script, [*wanted]), strict=True))
+    differing = {text: (wanted[text], got[text]) for text in wanted if wanted[text] != got[text]}
+    assert len(wanted) > 300 and sum(map(bool, wanted.values())) > 250
+    assert not differing, "the command says the first, the entrance the second"
 
 
 def test_the_entrance_and_the_command_search_for_the_same_words(page):

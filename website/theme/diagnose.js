@@ -23,7 +23,7 @@ window.FAULTLINE.diagnose = (() => {
     mechanism: error.mechanism && { ...error.mechanism, any_of: error.mechanism.any_of.map(condition) },
   }));
   const rows = (table) => table.map(([pattern, names]) => [regex(pattern), names]);
-  const [ran, asked, modes, beginnings] = [known.ran, known.asked, known.modes, known.beginnings].map(rows);
+  const [ran, printed, asked, modes, beginnings] = [known.ran, known.printed, known.asked, known.modes, known.beginnings].map(rows);
   const recordings = known.recorded.map(([failure, signature, text, typeAlone]) => [failure, signature, text, regex(typeAlone)]);
   const signs = { ...known.signs };
   for (const name of ["victim", "watchdog", "raised_in", "tried", "label"]) signs[name] = regex(signs[name]);
@@ -54,7 +54,9 @@ window.FAULTLINE.diagnose = (() => {
   };
   const hintsOf = (text, event) => {
     const lines = text.split("\n");
-    const [shown, settings] = [all(first(ran, [...event.text.split("\n"), ...lines])), askedFor(lines)];
+    // Frames count where there is an error whose frames they may be.
+    const shown = all(event.text ? first(ran, [...event.text.split("\n"), ...lines]) : first(printed, lines));
+    const settings = askedFor(lines);
     return {
       strategies: !shown.length || (settings.length && within(settings, shown)) ? settings : shown,
       modes: first(modes, lines.map((line) => line.replace(signs.tried, ""))),
@@ -189,7 +191,11 @@ window.FAULTLINE.diagnose = (() => {
   const decide = (text) => {
     const events = eventsOf(text);
     const cause = events.find((event) => !event.follows) ?? events[0];
-    if (!cause) return { answer: "no error", matches: [], alike: [], ...window.FAULTLINE.silent(text, hintsOf(text, { text: "" })) };
+    const byWords = (hints) => ({ byWords: window.FAULTLINE.words(text, hints) });
+    if (!cause) {
+      const hints = hintsOf(text, { text: "" });
+      return { answer: "no error", matches: [], alike: [], ...byWords(hints), ...window.FAULTLINE.silent(text, hints) };
+    }
     const hints = hintsOf(text, cause);
     const chain = signs.raised_in.test(text) && !cause.follows ? [...events].reverse() : [cause];
     const raised = chain.filter((event) => !event.follows || event.type === signs.timeout);
@@ -206,9 +212,9 @@ window.FAULTLINE.diagnose = (() => {
       const either = possible(event.text, matches, hints);
       if (either.length) return { answer: "one of several", matches: either, alike };
     }
-    if (cause.follows) return { answer: "aftermath", matches: [], alike };
+    if (cause.follows) return { answer: "aftermath", matches: [], alike, ...byWords(hints) };
     const memory = cause.type.split(".").at(-1) === "OutOfMemoryError";
-    return { answer: memory ? "out of memory" : "not in the catalogue", matches: [], alike, search: searchable(cause.text) };
+    return { answer: memory ? "out of memory" : "not in the catalogue", matches: [], alike, search: searchable(cause.text), ...byWords(hints) };
   };
   return decide;
 })();

@@ -95,8 +95,10 @@
       return `No error found, but ${same.ranks.length} ranks log the same losses to the last digit. This is right if what they log is the mean over the ranks. Else every rank trains on the same rows: print a batch's first row on each rank.`;
     return warned?.length ? "No error found, but a line in it may be of a failure." : "";
   };
-  const seenIn = ({ silence, warned = [] }) => {
+  const seenIn = ({ silence, warned = [], byWords = [] }) => {
     const why = new Map();
+    for (const { failure, symptom, only_with } of byWords)
+      why.set(failure, `By your words it may be this: ${symptom}.${only_with ? ` It takes ${only_with}.` : ""} Words prove nothing.`);
     const parameters = silence?.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan");
     for (const [failure, names] of Object.entries(silence?.failures ?? {}))
       why.set(failure, `It leaves ${parameters} without an error, under ${under(names)}.`);
