@@ -218,6 +218,35 @@ def test_the_trainer_clips_at_1_unless_somebody_says_otherwise(tmp_path, deepspe
     assert (match and match.word) == word
 
 
+OWN = "import transformers\nclass {0}(transformers.TrainingArguments):\n    x: int = 0\n"
+PARSES = "parsed = HfArgumentParser((Data, {0})).parse_args_into_dataclasses()\ntransformers.Trainer(m, parsed)\n"
+PLAIN = PARSES.format("transformers.TrainingArguments")
+ZERO2_RUN = "deepspeed train.py {} --deepspeed z.json --bf16 True"
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "word"),
+    [
+        (OWN.format("TrainingArguments") + PARSES.format("TrainingArguments"), ZERO2_RUN, "likely"),
+        (PARSES.format("transformers.Seq2SeqTrainingArguments"), ZERO2_RUN, "likely"),
+        ("from own import Mine\n" + PARSES.format("Mine"), ZERO2_RUN, "likely"),
+        ("from own import Clips\n" + PARSES.format("Clips"), ZERO2_RUN, "possible"),
+        ("ArgumentParser()\ntransformers.Trainer(m)\n", ZERO2_RUN, "possible"),
+        (PLAIN, f"{ZERO2_RUN} --max_grad_norm 0.0", None),
+        (PLAIN, ZERO2_RUN.format("not-here.yaml"), "possible"),
+        (PLAIN, f"{ZERO2_RUN} --config $CONFIG", "possible"),
+        ("", "trl sft --deepspeed z.json --bf16 True", "certain"),
+    ],
+)
+def test_a_parser_of_arguments_has_transformers_defaults(tmp_path, code, run, word):
+    """Breaks when a command line without any setting of transformers' own has no defaults, or a class of one's own has
+    those of transformers where it sets others."""
+    files = {"own.py": OWN.format("Mine") + "class Clips(Mine):\n    max_grad_norm: float = 0.0\n", "train.py": code}
+    files |= {"run.sh": run.format(""), "requirements.txt": OLD, "z.json": '{"zero_optimization": {"stage": 2}}'}
+    match = match_of(audited(put(tmp_path, files)), "deepspeed_gradient_clipping_omitted")
+    assert (match and match.word) == word
+
+
 def test_ids_are_short_and_of_one_failure_each():
     ids = [failure.id for failure in failures().values()]
     assert len({*ids}) == len(ids) and all(re.fullmatch(r"F[0-9a-f]{4}", each) for each in ids)
