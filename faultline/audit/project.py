@@ -67,7 +67,15 @@ class Project:
     def unknown(self) -> list[str]:
         """The axes, needs and packages that failures depend on and no file states, in a stable order."""
         axes = ("strategy", "checkpointing", "precision", "trainer", *needs())
-        return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
+        packages = [name for name in STACK if name not in self.versions and name not in self.unused]
+        return [axis for axis in axes if axis not in self.left] + packages
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The packages that have no part in the training: TRL where the trainer is transformers' own, or made of it."""
+        trainers = self.left.get("trainer", frozenset())
+        alone = "trainer" in trainers and trainers <= NOT_TRL and "trl" not in self.versions
+        return frozenset(["trl"] if alone else ())
 
 
 def read_recipes(

@@ -277,8 +277,15 @@ def test_a_project_says_what_to_ignore(tmp_path):
 
 
 def test_nobody_is_asked_for_what_is_stated(tmp_path):
-    """Breaks when a strategy or precision is asked for that the files state, and that leaves more than one."""
+    """Breaks when what the files state, and leaves more than one, is asked for, or what has no part."""
     files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
     files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
     files["run.sh"] += " --config train.yaml\n"
     assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_checkpointing", "gradient_accumulation_steps"]
+    files = {"run.sh": ZERO2_RUN.format(""), "z.json": '{"zero_optimization": {"stage": 2}}', "train.py": PLAIN}
+    for package in ("torch", "deepspeed"):  # one of an old time, and one that was not measured with the others
+        files["requirements.txt"] = pins(**{package: "2.6.0" if package == "torch" else "0.17.0"}).replace("trl", "x")
+        answer = audited(put(tmp_path / package, files)).as_json()
+        about = [each["about"] for finding in answer["findings"] for each in finding["cases"][0]["open"]]
+        assert ["trl"] not in about and "trl" not in answer["unknown"]
+        assert not {"the version of trl", "beta"} & {*answer["say"]}, "as no trainer of TRL's is there"
