@@ -42,7 +42,8 @@ class Difference:
 class Finding:
     """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move.
 
-    `apart` has the first buffers of which ranks hold different values as a step begins.
+    `apart` has the first buffers of which ranks hold different values as a step begins; `ranks_differ` says whether
+    they hold different weights after some step.
     """
 
     factor: Factor | None = None
@@ -50,6 +51,7 @@ class Finding:
     unmoved_count: int = 0
     first: Difference | None = None
     apart: tuple[str, ...] = ()
+    ranks_differ: bool = False
 
     @property
     def words(self) -> list[str]:
