@@ -14,7 +14,7 @@ from faultline.diagnose.messages import MessageReader
 from faultline.diagnose.reader import EventReader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
 from faultline.observations import ambiguity, history, matching, measured, remedies
-from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, fitting, sharing
+from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, equals, fitting, sharing
 from faultline.observations.remedies import Fate
 from faultline.observations.store import MeasuredStack, Row
 from faultline.observations.wording import searchable
@@ -99,8 +99,9 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
        the last one that has a failure counts, as it knows the most.
     2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
        excludes some. The first that isn't excluded is the answer.
-    3. Where it has no more than a mechanism that several failures share, or where all are excluded and nothing but
-       the error's words is there to decide between several, it is one of these: `ambiguity.possible`.
+    3. Where it has no more than a mechanism that several failures share, where another one is as good in all respects,
+       or where all are excluded and nothing but the error's words is there to decide between several, it is one of
+       these: `ambiguity.possible`.
     4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
@@ -108,7 +109,8 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     alike = tuple({match.failure.name: match for _, match in candidates if not match.sure}.values())
     for event, match in candidates:
         if match.sure:
-            if others := sharing(match, (other for _, other in candidates)):
+            others = sharing(match, (other for _, other in candidates))
+            if others := others or equals(match, (other for each, other in candidates if each is event)):
                 return Diagnosis(None, ambiguity.likeliest((match, *others), hints), alike, event, events, hints)
             return Diagnosis(match, (), alike, event, events, hints)
     for event in raised:
