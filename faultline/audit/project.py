@@ -164,14 +164,14 @@ def put_together(contents: Sequence[Content]) -> Project:
 def _settings(contents: Iterable[Content], notes: Notes) -> tuple[Values, Sources]:
     """The values that files leave of each axis, and the places that state them."""
     kinds: dict[str, list[Values]] = {}
-    said: set[str] = set()  # two files that both leave out a key don't contradict each other
+    explicit: set[str] = set()  # two files that both leave out a key don't contradict each other
     sources: Sources = {}
     for content in contents:
         if content.kind:
             kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
         for statement in content.statements:
             sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
-            said |= set() if statement.left_out else {statement.axis}
+            explicit |= set() if statement.left_out else {statement.axis}
             if statement.note:
                 notes.add("", f": {statement.note}", [statement.source])
     left: Values = {}
@@ -186,7 +186,7 @@ def _settings(contents: Iterable[Content], notes: Notes) -> tuple[Values, Source
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
                 before = f"{label(axis)}: these contradict each other, so each is taken as possible: "
-                if axis in said:
+                if axis in explicit:
                     notes.add(before, "", places)
         elif axis != UNNAMED:
             why = "taken as unknown, because only some of the files of one kind state it"
