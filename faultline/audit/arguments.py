@@ -96,11 +96,11 @@ def trainers() -> frozenset[str]:
     return OTHER.union(variant.trainer for variant in variants if variant.trainer)
 
 
-def stated(section: Section, framework: str = "") -> Iterator[Statement]:
+def stated(section: Section, framework: str = "", overrides: frozenset[str] = frozenset()) -> Iterator[Statement]:
     """The statements of TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift, as far as they
-    are the same thing, and the defaults of the `framework`. Where a setting's value isn't known, nothing is concluded
-    from others that it might overrule."""
-    yield from defaults.stated(section, framework)
+    are the same thing, and the defaults of the `framework`, but for those that its program `overrides`. Where a
+    setting's value isn't known, nothing is concluded from others that it might overrule."""
+    yield from defaults.stated(replace(section, unknown=section.unknown | overrides), framework)
     for read_part, keys in PARTS.items():
         if section.unknown.isdisjoint(keys):
             yield from read_part(section)

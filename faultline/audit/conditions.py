@@ -132,7 +132,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
         holds += [turn.package for turn in turns if turn and turn.package in project.versions]
     unknown += [Open((need,), needs()[need].text) for need in missing]
     unknown += undecided
-    unknown += [unmeasured(failure, cell, why, project.versions) for why, cell in whys.items()]
+    unknown += [unmeasured(failure, cell, why, project.versions, project.unused) for why, cell in whys.items()]
     unknown += [Open((), variant.look_for)] if variant.look_for else []
     asks = bool(variant.look_for) or any_other or not all(_by_default(need, project) for need in missing)
     return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)

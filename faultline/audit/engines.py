@@ -64,7 +64,8 @@ class Statement:
 
     With a `note` where it leaves none that was measured, or can't be read. `shared` says that the values are the
     trainers which have a setting in today's TRL, of which an older release may lack some. `since` is the package and
-    the release from which it holds, and `before` what it leaves with an older one. With a `default`, nobody stated it.
+    the release from which it holds, and `before` what it leaves with an older one. With a `default`, nobody stated it;
+    what is `left_out` follows from a key that a file doesn't have.
     """
 
     axis: str
@@ -75,6 +76,7 @@ class Statement:
     since: tuple[str, str] = ("", "")
     before: frozenset[str] = frozenset()
     default: Default | None = None
+    left_out: bool = False
 
 
 def strategies_like(*patterns: str) -> frozenset[str]:
@@ -209,7 +211,7 @@ def deepspeed_plugin(config: Section, source: Place) -> Iterator[Statement]:
             yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
         else:
             source = config.source("zero_stage").with_text("without gradient_clipping")
-            yield Statement(NOT_CLIPPED, NO, source, since=("accelerate", AUTO_CLIPPING), before=YES)
+            yield Statement(NOT_CLIPPED, NO, source, since=("accelerate", AUTO_CLIPPING), before=YES, left_out=True)
         yield from accumulation(config)
     else:
         yield Statement("strategy", strategies_like(*DEEPSPEED), source, NO_STAGE if stage else "")
@@ -256,7 +258,7 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         yield Statement(NOT_CLIPPED, NO, config.source("gradient_clipping"))
     else:
         source = config.source("zero_optimization").with_text("without gradient_clipping")
-        yield Statement(NOT_CLIPPED, YES, source)
+        yield Statement(NOT_CLIPPED, YES, source, left_out=True)
     yield from accumulation(config)
     for name in ("bf16", "fp16"):
         if truth(config.section(name).get("enabled")):

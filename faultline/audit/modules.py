@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from faultline.audit.engines import ANYTHING
 from faultline.base.errors import UsageError
 from faultline.base.paths import real
 from faultline.base.text import one_line
 from faultline.projects import files
 from faultline.projects.documents import Document
+from faultline.trainers import TRL
 
 LONGEST = 500_000  # characters of a file
 DEEPEST = 8  # classes that are made of each other
 FILES = 60  # that a program imports, and they in turn
 TRAINER = re.compile(r"Trainer$")
-ARGUMENTS = re.compile(r"(?:TrainingArguments|Trainer)$")
+ARGUMENTS = re.compile(r"TrainingArguments$")
+TRLS_ARGUMENTS = frozenset(f"{name.replace('_', '')}config" for name in TRL)  # made of transformers', in small letters
+PARSER = re.compile(r"Parser$")  # such as HfArgumentParser, which takes the classes of arguments
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,14 @@ class SourceFile:
     """A file of code, parsed.
 
     `imports` has, by the name that it has here, what is imported: the levels above, the module, and its name there.
-    `classes` has the names of the bases of each class, and `arguments` says whether transformers' arguments or a
+    `classes` are those that it defines, and `arguments` says whether transformers' arguments or a
     trainer are named.
     """
 
     document: Document
     tree: ast.Module
     imports: Mapping[str, tuple[int, str, str]]
-    classes: Mapping[str, tuple[str, ...]]
+    classes: Mapping[str, ast.ClassDef]
     arguments: bool
 
 
@@ -49,7 +53,7 @@ def parsed(document: Document) -> SourceFile | None:
 
 def _module(document: Document, tree: ast.Module) -> SourceFile:
     imports: dict[str, tuple[int, str, str]] = {}
-    classes: dict[str, tuple[str, ...]] = {}
+    classes: dict[str, ast.ClassDef] = {}
     arguments = False
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -57,11 +61,15 @@ def _module(document: Document, tree: ast.Module) -> SourceFile:
         elif isinstance(node, ast.Import):
             imports |= {each.asname or each.name.partition(".")[0]: (0, each.name, "") for each in node.names}
         elif isinstance(node, ast.ClassDef):
-            classes[node.name] = tuple(name_of(base) for base in node.bases)
+            classes[node.name] = node
         elif isinstance(node, ast.Attribute):
-            arguments = arguments or bool(ARGUMENTS.search(node.attr))
-    arguments = arguments or any(ARGUMENTS.search(name) for _, _, name in imports.values())
+            arguments = arguments or _of_training(node.attr)
+    arguments = arguments or any(_of_training(name) for _, _, name in imports.values())
     return SourceFile(document, tree, imports, classes, arguments)
+
+
+def _of_training(name: str) -> bool:
+    return bool(ARGUMENTS.search(name) or TRAINER.search(name))
 
 
 def name_of(node: ast.expr) -> str:
@@ -116,6 +124,11 @@ class TrainerClass:
     paths: tuple[Path, ...] = ()
 
 
+def _bases(module: SourceFile, name: str) -> list[str]:
+    """The names of the bases of a class."""
+    return [name_of(base) for base in module.classes[name].bases]
+
+
 Known = dict[tuple[Path, str], TrainerClass]
 
 
@@ -130,7 +143,7 @@ def made_of(module: SourceFile, name: str, known: Known, depth: int = 0) -> Trai
 
 def _made_of(module: SourceFile, name: str, known: Known, depth: int) -> TrainerClass:
     if name in module.classes:
-        bases = (made_of(module, base, known, depth + 1) for base in module.classes[name] if base != name)
+        bases = (made_of(module, base, known, depth + 1) for base in _bases(module, name) if base != name)
         return next((replace(base, subclass=True) for base in bases if base.name), TrainerClass())
     if where := located(module, name):
         made = made_of(*where, known, depth + 1)
@@ -155,6 +168,60 @@ def starts(module: SourceFile) -> Iterator[SourceFile]:
         where = located(module, name)
         if where and any(isinstance(node, ast.FunctionDef) and node.name == where[1] for node in where[0].tree.body):
             yield where[0]
+
+
+Overrides = dict[tuple[Path, str], frozenset[str] | None]
+
+
+def overrides_of(module: SourceFile, name: str, known: Overrides, depth: int = 0) -> frozenset[str] | None:
+    """The settings that a class of transformers' arguments has of its own, of which ANYTHING stands for those of a base
+    that isn't seen; None for another class. `known` gets those of each class on the way."""
+    key = module.document.path, name
+    if key not in known and depth <= DEEPEST:
+        known[key] = None  # where it leads back to itself
+        known[key] = _overrides(module, name, known, depth)
+    return known.get(key)
+
+
+def _overrides(module: SourceFile, name: str, known: Overrides, depth: int) -> frozenset[str] | None:
+    if name in module.classes:
+        bases = [
+            overrides_of(module, base, known, depth + 1) if base != name else _of_library(base, "")
+            for base in _bases(module, name)
+        ]
+        if all(base is None for base in bases):
+            return None
+        return _set_in(module.classes[name]).union(*({ANYTHING} if base is None else base for base in bases))
+    if where := located(module, name):
+        return overrides_of(*where, known, depth + 1)
+    _, library, original = module.imports.get(name, (0, "", ""))
+    return _of_library(original or name, library.partition(".")[0])
+
+
+def _of_library(name: str, library: str) -> frozenset[str] | None:
+    of_transformers = library in ("", "transformers") and ARGUMENTS.search(name)
+    return frozenset() if of_transformers or (library == "trl" and name.lower() in TRLS_ARGUMENTS) else None
+
+
+def _set_in(defined: ast.ClassDef) -> frozenset[str]:
+    """The names of fields and attributes that a class sets anywhere."""
+    assigned = [node for node in ast.walk(defined) if isinstance(node, ast.AnnAssign | ast.Assign)]
+    targets = (each for node in assigned for each in (node.targets if isinstance(node, ast.Assign) else [node.target]))
+    return frozenset(map(name_of, targets))
+
+
+def parsed_overrides(path: Path, name: str) -> frozenset[str] | None:
+    """The settings that the arguments which a program parses from its command line have of their own, where these are
+    transformers' arguments; None if it parses none."""
+    program, known = _read(path, name, path.stat().st_mtime_ns), Overrides()
+    for module in (program, *starts(program)) if program else ():
+        calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        given = (part for call in calls if PARSER.search(name_of(call.func)) for part in call.args)
+        names = dict.fromkeys(name_of(node) for part in given for node in ast.walk(part) if isinstance(node, ast.expr))
+        each = (overrides_of(module, name, known) for name in names if name)
+        if (overrides := next((one for one in each if one is not None), None)) is not None:
+            return overrides
+    return None
 
 
 def libraries(path: Path, name: str) -> tuple[bool, bool]:

@@ -67,7 +67,15 @@ class Project:
     def unknown(self) -> list[str]:
         """The axes, needs and packages that failures depend on and no file states, in a stable order."""
         axes = ("strategy", "checkpointing", "precision", "trainer", *needs())
-        return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
+        packages = [name for name in STACK if name not in self.versions and name not in self.unused]
+        return [axis for axis in axes if axis not in self.left] + packages
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The packages that have no part in the training: TRL where the trainer is transformers' own, or made of it."""
+        trainers = self.left.get("trainer", frozenset())
+        alone = "trainer" in trainers and trainers <= NOT_TRL and "trl" not in self.versions
+        return frozenset(["trl"] if alone else ())
 
 
 def read_recipes(
@@ -156,12 +164,14 @@ def put_together(contents: Sequence[Content]) -> Project:
 def _settings(contents: Iterable[Content], notes: Notes) -> tuple[Values, Sources]:
     """The values that files leave of each axis, and the places that state them."""
     kinds: dict[str, list[Values]] = {}
+    explicit: set[str] = set()  # two files that both leave out a key don't contradict each other
     sources: Sources = {}
     for content in contents:
         if content.kind:
             kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
         for statement in content.statements:
             sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
+            explicit |= set() if statement.left_out else {statement.axis}
             if statement.note:
                 notes.add("", f": {statement.note}", [statement.source])
     left: Values = {}
@@ -176,7 +186,8 @@ def _settings(contents: Iterable[Content], notes: Notes) -> tuple[Values, Source
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
                 before = f"{label(axis)}: these contradict each other, so each is taken as possible: "
-                notes.add(before, "", places)
+                if axis in explicit:
+                    notes.add(before, "", places)
         elif axis != UNNAMED:
             why = "taken as unknown, because only some of the files of one kind state it"
             notes.add(f"{label(axis)}: {why}: ", "", places)

@@ -9,7 +9,7 @@ from pathlib import Path
 from faultline.audit import arguments, engines, modules
 from faultline.audit.defaults import TRANSFORMERS
 from faultline.audit.engines import IN_CODE, NORM, OTHER_TRAINER, SHARDED, UNNAMED, Statement
-from faultline.audit.modules import Known, SourceFile, TrainerClass
+from faultline.audit.modules import Known, Overrides, SourceFile, TrainerClass
 from faultline.base.errors import UsageError
 from faultline.projects.documents import Document, Place, Section
 
@@ -64,20 +64,15 @@ def trainings(document: Document, follow: bool = True) -> list[tuple[list[Statem
 
 def _of_module(module: SourceFile, follow: bool) -> list[tuple[list[Statement], frozenset[Path]]]:
     document, calls = module.document, [*_calls(module.tree)]
-    makes = [  # a class of one's own has defaults of its own
-        replace(call, unknown=call.unknown | {engines.ANYTHING}) if call.name in module.classes else call
-        for call in calls
-        if _makes_arguments(call)
-    ]
+    makes = [call for call in calls if _makes_arguments(call)]
     if len(makes) > MOST:
         raise UsageError(f"{document.name} makes the arguments of more than {MOST} trainings")
     shared = [*_accelerators(document, calls), *assignments(document, module.tree)]
     adapters = [call for call in calls if call.name == "LoraConfig" and call.always]
     trainers = _trainers(module, calls)
     paths = frozenset(path for made in trainers for path in made.paths)
-    each = [
-        [*_training(document, call, adapters, trainers), *shared] for call in makes or [Call("", {}, frozenset(), {})]
-    ]
+    known, none = Overrides(), Call("", {}, frozenset(), {})
+    each = [[*_training(module, call, adapters, trainers, known), *shared] for call in makes or [none]]
     stated = [(one, paths) for one in each if any(not each.default and each.axis != IN_CODE for each in one)]
     if stated or not follow:
         return stated
@@ -144,7 +139,7 @@ def _makes_arguments(call: Call) -> bool:
 
 
 def _training(
-    document: Document, call: Call, adapters: Sequence[Call], trainers: Sequence[TrainerClass]
+    module: SourceFile, call: Call, adapters: Sequence[Call], trainers: Sequence[TrainerClass], known: Overrides
 ) -> Iterator[Statement]:
     """The statements of a training's arguments, with the adapter of its file, and the trainer by what its class is made
     of."""
@@ -166,8 +161,12 @@ def _training(
         data["trainer"], lines["trainer"] = named[0] if len(named) == 1 else named, call.lines.get(CLASS, 1)
     for key in unknown & data.keys():
         del data[key]
-    framework = TRANSFORMERS if call.name.endswith("TrainingArguments") else ""
-    yield from arguments.stated(Section(replace(document, lines=lines), data, unknown=frozenset(unknown)), framework)
+    overrides = modules.overrides_of(module, call.name, known)
+    unseen = frozenset({engines.ANYTHING} if call.name in module.classes else ())
+    section = Section(replace(module.document, lines=lines), data, unknown=frozenset(unknown))
+    yield from arguments.stated(
+        section, "" if overrides is None else TRANSFORMERS, unseen if overrides is None else overrides
+    )
 
 
 def _accelerators(document: Document, calls: Sequence[Call]) -> Iterator[Statement]:

@@ -48,7 +48,7 @@ def trainings(document: Document) -> Iterator[Training]:
         names = {place[0].resolve(): place[1] for word, place in located.items() if place and word != launched}
         program = next((located[word] for word in words if word.endswith(".py") and located[word]), None)
         hidden = not program and any(word.endswith(".py") for word in command.words)
-        statements = tuple(_fitting(_stated(command), program, hidden))
+        statements = tuple(_fitting(_stated(command, program), program, hidden))
         if any(not each.default for each in statements) and (names or not page):
             line = f"{one_line(document.name)}:{min(command.document.lines.values(), default=command.line)}"
             configs = [shown for path, shown in names.items() if path.suffix in (".yaml", ".yml")]
@@ -76,19 +76,21 @@ def _fitting(statements: Iterable[Statement], program: tuple[Path, str] | None, 
             yield replace(each, values=each.values | {OTHER_TRAINER}) if hidden and each.shared else each
 
 
-def _stated(command: Command) -> Iterator[Statement]:
-    """The statements of a command's launcher, flags and named config."""
+def _stated(command: Command, program: tuple[Path, str] | None) -> Iterator[Statement]:
+    """The statements of a command's launcher, flags and named config, and the defaults of what its program parses."""
     document = command.document
     flags = dict(command.flags)
     yield from _launched(command)
-    for word in command.words:
-        if word.endswith((".yaml", ".yml", ".json")):
-            yield from _config_statements(document, word)
+    launched = _by_accelerate(command)
+    configs = {word: "" for word in command.words if word.endswith((".yaml", ".yml", ".json"))}
+    configs |= {str(flags[key]): key for key in CONFIG_FILES if isinstance(flags.get(key), str)}
+    more = command.more or "config" in command.unknown
+    for name, key in configs.items():
+        config = engines.named_config(document, name)
+        yield from (arguments.read(config.document) or ("", []))[1] if config else ()
+        more = more or not (config or (launched and key == "config_file"))
     if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
         flags["deepspeed"] = flags["deepspeed_config"]
-    for key in CONFIG_FILES:
-        if isinstance(flags.get(key), str):
-            yield from _config_statements(document, str(flags[key]))
     config = engines.named_config(document, hydra.config_of(command.words, flags))
     verl = {**(hydra.of_config(config.document) if config else {}), **hydra.of_words(command.words, document)}
     yield from hydra.stated(verl)
@@ -101,14 +103,18 @@ def _stated(command: Command) -> Iterator[Statement]:
         flags["trainer"] = trainer
         lines["trainer"] = min(lines.values(), default=1)
     of_script = {key: value for key, value in flags.items() if key not in {*ENGINES, *PLUGIN}}
-    if _by_accelerate(command):
+    if launched:
         of_script = {
             key: value for key, value in of_script.items() if not key.startswith("fsdp_") or key == "fsdp_config"
         }
-    unsaid = {*arguments.KWARGS, "fsdp_config", engines.ANYTHING} - flags.keys() if command.more else set()
+    unsaid = {*arguments.KWARGS, "fsdp_config", engines.ANYTHING} - flags.keys() if more else set()
     of_script |= {key: value for key, (value, _) in verl.items() if "." in key}
     section = Section(replace(document, lines=lines), of_script, unknown=command.unknown | unsaid)
-    yield from arguments.stated(section, defaults.by_command([*command.words, str(flags.get("module"))]))
+    overrides = modules.parsed_overrides(*program) if program else None
+    framework = defaults.by_command([*command.words, str(flags.get("module"))])
+    yield from arguments.stated(
+        section, framework or ("" if overrides is None else TRANSFORMERS), overrides or frozenset()
+    )
 
 
 def _by_accelerate(command: Command) -> bool:
@@ -132,12 +138,6 @@ def _launched(command: Command) -> Iterator[Statement]:
     top = {name: command.flags[name] for name in TOP if name in command.flags}
     lines = {**command.document.lines, "distributed_type": place.line}
     yield from engines.accelerate(Section(replace(command.document, lines=lines), {**data, **top}))
-
-
-def _config_statements(document: Document, name: str) -> Iterator[Statement]:
-    """The statements of a config that a command names, if it is there."""
-    if config := engines.named_config(document, name):
-        yield from (arguments.read(config.document) or ("", []))[1]
 
 
 def _trainer(words: Sequence[str]) -> str:

@@ -98,8 +98,9 @@ def to_say(findings: Sequence[AuditFinding]) -> list[str]:
 
 
 def _unstated(finding: AuditFinding, case: Case) -> list[Open]:
-    """The open conditions of a case that aren't about what the files state."""
-    stated = finding.project.left.keys()
+    """The open conditions of a case that aren't about what the files state, nor about a setting that nothing reads."""
+    unread = {"reference model"} if "trl" in finding.project.unused else set()  # as only TRL's trainers have a `beta`
+    stated = finding.project.left.keys() | unread
     return [condition for condition in case.open if stated.isdisjoint(condition.about)]
 
 

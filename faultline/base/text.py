@@ -36,6 +36,7 @@ _ESCAPES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
+_UNDECODED = re.compile(r"[\ud800-\udfff]")
 _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _FORBIDDEN = re.compile(
     r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -43,10 +44,12 @@ _FORBIDDEN = re.compile(
 
 
 def plain(text: object) -> str:
-    """A text without escape sequences and characters that terminals or XML take for something else."""
+    """A text without escape sequences and characters that terminals or XML take for something else; a byte of a file's
+    name that is no text is shown as one that can't be read."""
     text = str(text)
     if text.isascii() and text.isprintable():
         return text
+    text = _UNDECODED.sub("\N{REPLACEMENT CHARACTER}", text)
     return _FORBIDDEN.sub("", _BREAKS.sub("\n", _ESCAPES.sub("", text)))
 
 

@@ -68,8 +68,14 @@ def symptoms(name: str) -> Symptoms:
     return read_table(REPROS / name / "symptoms.toml", Symptoms)
 
 
+def name_of_id(name: str) -> str:
+    """The name of the failure with a short id; any other text as it is."""
+    return next((failure.name for failure in failures().values() if failure.id == name), name)
+
+
 def failure_named(name: str) -> Failure:
-    """The failure of that name; refuses any other name, with all that begin with it, or the nearest."""
+    """The failure of that name or short id; refuses any other name, with all that begin with it, or the nearest."""
+    name = name_of_id(name)
     begin = [each for each in failures() if name and each.startswith(name)]
     if name not in failures() and len(begin) > 1:
         raise UsageError(f"{len(begin)} failures begin with {name!r}: {', '.join(begin)}")

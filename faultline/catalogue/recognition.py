@@ -159,7 +159,7 @@ class ProjectCondition:
     """The conditions of a variant on a project: `needs` are names of NEEDS or of a setting, which its files can show.
 
     `look_for` says what no file shows, and `plain` why there is nothing to look for where nothing is needed: whoever
-    uses the trainer or engine has it. `package` is the library in which it goes wrong: TRL in a trainer, else the
+    uses the trainer or engine has it. `package` is the library in which it goes wrong: that of its trainer, else the
     strategy's engine, unless it is named.
     """
 

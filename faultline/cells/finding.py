@@ -1,6 +1,7 @@
 """In what the numbers of a cell differ from those of one process."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,8 @@ class Difference:
 class Finding:
     """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move.
 
-    `apart` has the first buffers of which ranks hold different values as a step begins.
+    `apart` has the first buffers of which ranks hold different values as a step begins; `ranks_differ` says whether
+    they hold different weights after some step.
     """
 
     factor: Factor | None = None
@@ -49,6 +51,7 @@ class Finding:
     unmoved_count: int = 0
     first: Difference | None = None
     apart: tuple[str, ...] = ()
+    ranks_differ: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -71,6 +74,12 @@ def described(factor: Factor, which: str = "") -> str:
     if factor.kind == "gradients":
         return f"every gradient {which}{' ' * bool(which)}is {times} what it should be{means}"
     return f"every weight {which}{' ' * bool(which)}moves {times} as far as it should{means}"
+
+
+def split_factor(detail: str) -> tuple[str, str]:
+    """The factor that what is said of a cell begins with, if there is one, and the rest."""
+    first, _, rest = detail.partition("; ")
+    return (first, rest) if re.match(r"every (?:gradient|weight) [^;]*\d times ", first) else ("", detail)
 
 
 def describe_difference(difference: Difference) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from faultline.base.errors import UsageError, unknown
 from faultline.base.text import listing, matches
 from faultline.catalogue import Failure
+from faultline.catalogue.loading import name_of_id
 from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, split_values, values, within
 from faultline.cells.rules import every_rule, not_by_default, possible_cells
 from faultline.strategies import ROWS, ROWS_VARIABLE, naming
@@ -42,6 +43,7 @@ class Selection:
         except ValueError:
             raise UsageError(f"--world takes numbers, not {world!r}") from None
         named = {axis: split_values(value) for axis, value in axes.items()}
+        named["failure"] = tuple(map(name_of_id, named.get("failure", ())))
         return cls(**named, world_size=worlds, device=device or "cpu", cells=split_values(cell))
 
 

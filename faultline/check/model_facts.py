@@ -165,6 +165,6 @@ def by_rank(results: Sequence[Result]) -> list[str]:
 
 
 def collectives(results: Sequence[Result]) -> list[str]:
-    """The collectives that the model calls by itself, and where it asks for its rank: one process can't show these."""
+    """The collectives of the model and its loss, and where these ask for the rank: one process can't show that."""
     names = dict.fromkeys(name for result in results for name in result.checked.collectives)
-    return [f"{first_names([*names])}: called by the model itself, beside the engine"] if names else []
+    return [f"{first_names([*names])}: called beside the engine"] if names else []

@@ -152,15 +152,16 @@ def resumed(group: Group) -> list[str]:
 
 
 def asks_ranks(results: Sequence[Result]) -> list[str]:
-    """The collectives of the model itself, which one process can't show, and whether all engines leave the same."""
+    """The collectives of the model or its loss where one process can't show these, and whether all engines leave the
+    same."""
     ran = [result for result in results if result.outcome != Outcome.IMPOSSIBLE]
     names = dict.fromkeys(name for result in ran for name in result.checked.collectives)
     if not names:
         return []
-    neither = any(other_run(result, ROWS) for result in ran if not fine(result))
-    judged = "it agrees neither with the mean of the ranks' losses, nor with one process on all rows"
-    judged = judged if neither else "one process is no judge of that"
-    lines = [f"the model asks for its rank or for others' values ({first_names([*names])}): {judged}"]
+    lines = []
+    if not any(other_run(result, ROWS) for result in ran if not fine(result)):
+        asks = f"the training asks for a rank or for others' values ({first_names([*names])})"
+        lines.append(f"{asks}: one process is no judge of that")
     engines = {strategies.family_name(result.cell.strategy) for result in ran}
     first = [result.finding.first for result in ran]
     places = {(each.step, each.phase, each.module, each.parameter) for each in first if each}

@@ -6,6 +6,7 @@ from faultline.base.errors import TargetFailed
 from faultline.base.text import one_line
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
+from faultline.cells.finding import split_factor
 from faultline.check import cell as checked_cell
 from faultline.check.target import CheckTarget
 from faultline.ranks.job import ROOT
@@ -34,6 +35,17 @@ def agreed_references(result: Result) -> tuple[str, ...]:
     both, which are one where the loss is a mean over rows."""
     others = {each.what: each.outcome for each in result.checked.beside if each.what in (SHARES, ROWS)}
     return tuple(what for what in (SHARES, ROWS) if others.get(what, Outcome.TRAINS) == Outcome.TRAINS)
+
+
+def agrees_with_neither(result: Result) -> str:
+    """That a cell agrees with no single process, and the factor to one of them, if there is one; empty where it agrees
+    with one, or was held against one alone."""
+    rows = other_run(result, ROWS)
+    if not rows or not rows.outcome == result.outcome == Outcome.DIVERGES:
+        return ""
+    factors = {what: split_factor(text)[0] for what, text in ((SHARES, result.detail), (ROWS, rows.detail))}
+    known = [f": {factor}, against {BESIDE[what]}" for what, factor in factors.items() if factor]
+    return f"agrees neither with {BESIDE[SHARES]}, nor with {BESIDE[ROWS]}{''.join(known[:1])}"
 
 
 def with_other_run(result: Result, what: str, other: Result | str) -> Result:

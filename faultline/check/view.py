@@ -13,14 +13,14 @@ from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, outcome_text
 from faultline.cells.cell import default_world
-from faultline.cells.finding import describe_difference, first_names
+from faultline.cells.finding import describe_difference, first_names, split_factor
 from faultline.cells.words import places
 from faultline.check import model_facts, script
 from faultline.check.findings import Form, Group, agrees, causes, decided, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, compared_of, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.remedies import judge_remedies
-from faultline.check.variations import BESIDE, BLOCKS, ROWS, SHARES, UNITS, agreed_references
+from faultline.check.variations import BESIDE, BLOCKS, ROWS, SHARES, UNITS, agreed_references, agrees_with_neither
 from faultline.observations import ambiguity, matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.wording import normalised
@@ -201,6 +201,8 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
             console, f"  as in a single process, where these never move: {first_names(cut_off(one.checked.facts))}"
         )
         return
+    if neither := agrees_with_neither(one):
+        write_line(console, f"  {cut(neither, DETAIL)}")
     by_words = words(form)
     for same in by_words:
         of = f"{_places_text(same, results)}: " if len(by_words) > 1 else ""
@@ -218,7 +220,8 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         write_line(console, f"  first differs: {describe_difference(difference)}")
     for each in one.checked.beside:
         if each.what in (SHARES, ROWS):
-            write_line(console, f"  {BESIDE[each.what]}: {cut(each.detail, DETAIL) or 'agrees'}")
+            detail = split_factor(each.detail)[1] if neither else each.detail
+            write_line(console, f"  {BESIDE[each.what]}: {cut(detail, DETAIL) or 'agrees'}")
     for names in one.checked.apart:
         write_line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 

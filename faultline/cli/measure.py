@@ -85,14 +85,13 @@ def show(
       faultline show zero3_dummy_loss
       faultline show conditional
     """
-    from faultline.catalogue.loading import failures
+    from faultline.catalogue.loading import failures, name_of_id
 
     text = " ".join(name)
-    by_id = {failure.id: failure.name for failure in failures().values()}
-    if by_id.get(text, text) in failures():
+    if name_of_id(text) in failures():
         from faultline.matrix import command
 
-        return command.show(by_id.get(text, text), signatures)
+        return command.show(name_of_id(text), signatures)
     from faultline.explain import command as explanation
 
     return explanation.run(text)

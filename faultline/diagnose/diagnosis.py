@@ -17,7 +17,7 @@ from faultline.diagnose.prose import Candidate, ProseReader, candidates
 from faultline.diagnose.reader import EventReader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
 from faultline.observations import ambiguity, history, matching, measured, remedies
-from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, fitting, sharing
+from faultline.observations.matching import LIKELY, SET, Hints, Match, Support, equals, fitting, sharing
 from faultline.observations.remedies import Fate
 from faultline.observations.store import MeasuredStack, Row
 from faultline.observations.wording import searchable
@@ -112,8 +112,9 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
        the last one that has a failure counts, as it knows the most.
     2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
        excludes some. The first that isn't excluded is the answer.
-    3. Where it has no more than a mechanism that several failures share, or where all are excluded and nothing but
-       the error's words is there to decide between several, it is one of these: `ambiguity.possible`.
+    3. Where it has no more than a mechanism that several failures share, where another one is as good in all respects,
+       or where all are excluded and nothing but the error's words is there to decide between several, it is one of
+       these: `ambiguity.possible`.
     4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
@@ -121,7 +122,8 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
     alike = tuple({match.failure.name: match for _, match in every if not match.sure}.values())
     for event, match in every:
         if match.sure:
-            if others := sharing(match, (other for _, other in every)):
+            others = sharing(match, (other for _, other in every))
+            if others := others or equals(match, (other for each, other in every if each is event)):
                 return Diagnosis(None, ambiguity.likeliest((match, *others), hints), alike, event, events, hints)
             return Diagnosis(match, (), alike, event, events, hints)
     for event in raised:

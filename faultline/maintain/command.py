@@ -19,7 +19,7 @@ def bless(run: str, only: str, check: bool) -> int:
     """Rewrite expected.toml of a run's failures, or of one, and print the difference; `check` only prints it."""
     folder = storage.undisturbed(run)
     if only:
-        failure_named(only)
+        only = failure_named(only).name
     entries = [entry for entry in storage.entries(folder) if only in (entry.cell.failure, "")]
     blessing.refuse(entries, folder.info().finished)
     storage.same_stack(folder)

@@ -1,7 +1,7 @@
 """What cells do with somebody's versions: whether they show their failure, with what doubt, and what the rules say."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -172,13 +172,16 @@ def _doubt(
     return "" if months <= {observation.stack for observation in inside} else FEW
 
 
-def deciding(failure: Failure, cell: Cell, versions: Mapping[str, Range], why: str) -> tuple[str, ...]:
+def deciding(
+    failure: Failure, cell: Cell, versions: Mapping[str, Range], why: str, unused: Collection[str] = ()
+) -> tuple[str, ...]:
     """The packages whose versions would decide whether a cell shows its failure, which is open for a reason; where each
-    of them is in one version already, those that were not measured with the others."""
+    of them is in one version already, those that were not measured with the others. What is `unused` decides nothing.
+    """
     if why.startswith(TORCH):
         return ("torch",)
     turns = (fixed(failure, cell), history.turn(failure.history.began, cell))
-    pinned = _in_one_version(versions)
+    pinned = _in_one_version(versions) | {*unused}
     named = dict.fromkeys(turn.package for turn in turns if turn) or {history.package(failure, cell): None}
     if loose := tuple(name for name in named if name not in pinned):
         return loose

@@ -87,7 +87,8 @@ def _releases(stack: str) -> Mapping[str, Version]:
 def package(failure: Failure, cell: Cell) -> str:
     """The library in which a cell goes wrong."""
     variant = failure.variant(cell.variant)
-    return variant.package or ("trl" if variant.trainer else strategies.package(cell.strategy))
+    of_trainer = {"": strategies.package(cell.strategy), "trainer": "transformers"}
+    return variant.package or of_trainer.get(variant.trainer, "trl")
 
 
 def pinned(failure: Failure, cell: Cell) -> list[str]:

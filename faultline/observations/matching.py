@@ -223,6 +223,13 @@ def sharing(best: Match, among: Iterable[Match]) -> tuple[Match, ...]:
     return tuple(match for match in same.values() if match.failure != best.failure)
 
 
+def equals(best: Match, among: Iterable[Match]) -> tuple[Match, ...]:
+    """The matches of other failures of which nothing but the name says that they come after the best."""
+    *reasons, _ = _order(best)
+    same = {match.failure.name: match for match in among if [*_order(match)[:-1]] == reasons}
+    return tuple(match for match in same.values() if match.failure != best.failure)
+
+
 def name_of(best: Match, either: Sequence[Match]) -> str:
     return " or ".join(match.failure.name for match in (best, *either))
 

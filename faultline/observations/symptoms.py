@@ -11,15 +11,16 @@ from faultline.catalogue.outcomes import Did, Outcome, Signature
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.words import group_strategies
-from faultline.observations import measured
+from faultline.observations import measured, store
 
 RESUMED = "it trains on otherwise after resuming"
+RANKS_DIFFER = "ranks hold different weights or buffers"
 # By what is seen: the outcomes and signatures that show it.
 SYMPTOMS: Mapping[str, frozenset[str]] = {
     "weights never move": frozenset({Signature.UNMOVED}),
     "weights move too far, too little or elsewhere": frozenset({Signature.DIFFERS}),
     "the loss or weights are nan": frozenset({Signature.NAN}),
-    "ranks hold different weights or buffers": frozenset(
+    RANKS_DIFFER: frozenset(
         {Signature.RANKS_DIFFER, Signature.START_DIFFERS, Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER}
     ),
     "it hangs": frozenset({Outcome.HANGS}),
@@ -40,12 +41,19 @@ def symptom(cell: Cell, did: Did) -> str:
 
 
 def by_symptom() -> dict[str, dict[str, Sequence[str]]]:
-    """For each symptom, the failures that show it on today's stack, each with its strategies in their order."""
+    """For each symptom, the failures that show it on today's stack, each with its strategies in their order.
+
+    Beside how a cell ends, ranks may hold different weights, which is recorded of each that diverges.
+    """
+    recorded = store.divergences()
     shown_by: dict[str, dict[str, dict[str, None]]] = {words: {} for words in SYMPTOMS}
     for name, failure in failures().items():
         for cell, did in measured.outcomes(failure).items():
-            if cell.broken and (words := symptom(cell, did)):
-                shown_by[words].setdefault(name, {})[cell.strategy] = None
+            if not cell.broken or not (words := symptom(cell, did)):
+                continue
+            shown_by[words].setdefault(name, {})[cell.strategy] = None
+            if did.outcome == Outcome.DIVERGES and cell.id in recorded and recorded[cell.id].finding.ranks_differ:
+                shown_by[RANKS_DIFFER].setdefault(name, {})[cell.strategy] = None
     order = strategies.names().index
     return {
         words: {name: sorted(where, key=order) for name, where in shown.items()}

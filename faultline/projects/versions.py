@@ -30,6 +30,7 @@ MOST_UNREAD = 3  # lines that aren't requirements for each that is, as a merge c
 REPOSITORY = re.compile(r"git\+\S+?/([\w-]+)(?:\.git)?(?:@\S+)?$")  # its name is the package's
 UNREAD = "not a requirement like trl==0.15.2"
 NAMELESS = re.compile(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)")
+BEGUN = re.compile(r"([\w.-]+)\s*[<>=!~;@(\[]")  # a requirement, of which the rest may be anything
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
@@ -274,12 +275,15 @@ def _conda(document: Document, entries: Sequence[object]) -> Iterator[Pin | None
 
 
 def _stated_pin(document: Document, text: str, requirement: str, line: int = 0) -> Pin | None:
-    """The pin of a requirement that stands in a file as `text`."""
+    """The pin of a requirement that stands in a file as `text`, or a note on one of a package under test that can't be
+    read."""
+    at = partial(document.place, line) if line else lambda: document.line(max(document.text.find(text), 0))
     try:
-        at = partial(document.place, line) if line else lambda: document.line(max(document.text.find(text), 0))
         return _requirement(requirement, at)
     except InvalidRequirement:
-        return None
+        begun = BEGUN.match(requirement)
+        of_ours = begun and canonicalize_name(begun[1]) in STACK
+        return _skipped(at(), f"{UNREAD}: {text[:60]}") if of_ours else None
 
 
 def _texts(value: object) -> list[str]:

@@ -137,9 +137,13 @@ class Reach:
 
 
 def measure_coverage(
-    both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int
+    both: tuple[Environment, Environment],
+    packages: Collection[str],
+    cells: Sequence[Cell],
+    plain: Collection[Cell],
+    workers: int,
 ) -> Reach:
-    """What of the packages that differ cells execute on the baseline, the first of both."""
+    """What of the packages that differ cells execute on the baseline, the first of both; `plain` are the plainest."""
     folders = [code_changes.packages_of(each.python) for each in both]
     looked = [name for name in packages if name in NEEDED]
     unread = tuple(name for name in packages if name not in NEEDED)
@@ -163,7 +167,6 @@ def measure_coverage(
         return covers
     alone = {recorded for recorded, ran in before.items() if _executes_nothing(packages, ran)}
     apart = frozenset(cell for cell in cells if chosen[cell] in alone)
-    plain = plainest(cells, packages)
     alike = frozenset(cell for cell in cells if cell not in plain or not touched[cell]) - apart
     return replace(covers, apart=apart, alike=alike)
 

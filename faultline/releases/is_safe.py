@@ -1,7 +1,7 @@
 """Is a candidate stack safe: the same cells on it and on a baseline, and again what changed."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -135,11 +135,12 @@ def measure_and_compare(
     covers, asked, lines = Reach(), cells, list[str]()
     recording = executed.lacking(both.environments[0], cells)
     packages = [name for name, _, _ in changed]
-    campaigns.note(foreseen(both, recording, sampling.at_most(cells, packages, how)))
+    plain = coverage.plainest(cells, packages)
+    campaigns.note(foreseen(both, recording, sampling.at_most(cells, plain, how)))
     first = sampling.one_of_each(cells) if len(recording) > FEW else []
     ended = both.end(first)
     if not ended:
-        covers = reached(both, changed, cells)
+        covers = reached(both, packages, cells, plain)
         cells = [*dict.fromkeys([*first, *covers.in_order(sampling.cells_to_run(covers, cells, how))])]
         lines = sampling.narrowing(covers, asked, cells, how, packages)
         # If much of a baseline is still to be measured, a first regression would be seen only after that.
@@ -184,12 +185,10 @@ def narrowed(answer: UpgradeAnswer, cells: Sequence[Cell], how: How) -> Comparis
     )
 
 
-def reached(both: Both, changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]) -> Reach:
-    """What of the packages that changed cells execute."""
+def reached(both: Both, packages: Sequence[str], cells: Sequence[Cell], plain: Collection[Cell]) -> Reach:
+    """What of the packages that changed cells execute; `plain` are the plainest of them."""
     try:
-        return coverage.measure_coverage(
-            both.environments, [name for name, _, _ in changed], cells, recorders(both.campaign)
-        )
+        return coverage.measure_coverage(both.environments, packages, cells, plain, recorders(both.campaign))
     except NeverReady:  # which the measurement will say
         return Reach()
 

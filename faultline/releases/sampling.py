@@ -11,7 +11,7 @@ from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases.coverage import Reach, plainest
+from faultline.releases.coverage import Reach
 
 TENTH, THIRD = 10, 3  # of so many cells, one is a sample
 MOST = 400  # affected cells that all run
@@ -75,9 +75,10 @@ def cells_to_run(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cel
     return [cell for cell in cells if cell in runs]
 
 
-def at_most(cells: Sequence[Cell], packages: Collection[str], how: How) -> Sequence[Cell]:
-    """The cells that run if each of them executes what changed of packages, as nothing is known of that yet."""
-    covers = Reach(alike=frozenset(cells) - plainest(cells, packages))
+def at_most(cells: Sequence[Cell], plain: Collection[Cell], how: How) -> Sequence[Cell]:
+    """The cells that run if each of them executes what changed, as nothing is known of that yet; `plain` are the
+    plainest of them."""
+    covers = Reach(alike=frozenset(cells).difference(plain))
     return cells_to_run(covers, cells, how)
 
 

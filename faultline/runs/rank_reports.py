@@ -97,7 +97,8 @@ def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) ->
     unmoved = sorted({name for report in reports for name in never_moved(report)})
     drawn = [name for report in reports for name in report.drawn]
     apart = tuple(dict.fromkeys([*buffers_apart(reports), *drawn]))[:NAMES]
-    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart)
+    differ = len({report.digests for report in reports}) > 1
+    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart, differ)
 
 
 def buffers_apart(reports: Sequence[Report]) -> dict[str, int]:

@@ -233,8 +233,9 @@ def shows(failure: Failure, entry: Result) -> bool:
 
 
 def as_expected(result: Result) -> bool:
-    """Whether a cell did what was expected of it; one without evidence never did."""
-    return result.verdict == "expected" and result.outcome != Outcome.INVALID
+    """Whether a cell did what was expected of it; one without evidence never did, unless a proof took that from it."""
+    unproven = result.outcome == Outcome.INVALID and result.expected.outcome != Outcome.INVALID
+    return result.verdict == "expected" and not unproven
 
 
 def expectation(result: Result) -> str:

@@ -9,6 +9,7 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.observations import measured
 from faultline.runs import runner
@@ -68,10 +69,16 @@ def run(folder: Path, named: Mapping[Cell, Planted]) -> RunCell:
         each = named.get(cell)
         inject = planting.injection(each.fault) if each else ""
         entry = runner.run_cell(server, references, each.cell if each else cell, inject)
-        right = worth(each, entry) == judging.RIGHT
-        return replace(entry, cell=cell, verdict="expected" if right else "unexpected failure")
+        return with_worth(each, replace(entry, cell=cell))
 
     return go
+
+
+def with_worth(each: Planted | None, entry: Result) -> Result:
+    """A result that says whether it was judged rightly, and with a fault, what was to be expected."""
+    if worth(each, entry) != judging.RIGHT:
+        return replace(entry, verdict="unexpected failure")
+    return replace(entry, verdict="expected", expected=Expectation(entry.outcome) if each else entry.expected)
 
 
 def worth(each: Planted | None, entry: Result) -> str:

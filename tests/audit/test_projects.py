@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -124,6 +125,20 @@ def test_the_line_of_a_requirement_is_told(tmp_path):
     sources = read_project([str(file)]).sources
     for package, line in (("torch", 3), ("trl", 5), ("accelerate", 7)):
         assert sources[package][0].without_text == f"{file}:{line}"
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "environment.yml"])
+def test_a_requirement_that_can_not_be_read_has_its_line_in_each_format(tmp_path, name):
+    """Breaks when a marker that nests too deeply, or a slip, vanishes where requirements stand in a list."""
+    deep = f"trl==0.15.2; {'(' * 1500}python_version > '3'{')' * 1500}"
+    text = {
+        "pyproject.toml": f'[project]\ndependencies = [\n"peft==0.14.0", "torch is fine", "{deep}"]\n',
+        "setup.py": f'setup(\nkeywords=["torch is fine"],\ninstall_requires=["peft==0.14.0", "{deep}"])\n',
+        "environment.yml": f'name: x\ndependencies:\n- "peft==0.14.0"\n- pip: ["{deep}"]\n',
+    }[name]
+    setup = written(tmp_path, {name: text})
+    [note] = setup.notes
+    assert {*setup.versions} == {"peft"} and re.match(rf"{name}:[34]: skipped, not a requirement like .*: trl==0", note)
 
 
 def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):

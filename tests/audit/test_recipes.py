@@ -218,6 +218,35 @@ def test_the_trainer_clips_at_1_unless_somebody_says_otherwise(tmp_path, deepspe
     assert (match and match.word) == word
 
 
+OWN = "import transformers\nclass {0}(transformers.TrainingArguments):\n    x: int = 0\n"
+PARSES = "parsed = HfArgumentParser((Data, {0})).parse_args_into_dataclasses()\ntransformers.Trainer(m, parsed)\n"
+PLAIN = PARSES.format("transformers.TrainingArguments")
+ZERO2_RUN = "deepspeed train.py {} --deepspeed z.json --bf16 True"
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "word"),
+    [
+        (OWN.format("TrainingArguments") + PARSES.format("TrainingArguments"), ZERO2_RUN, "likely"),
+        (PARSES.format("transformers.Seq2SeqTrainingArguments"), ZERO2_RUN, "likely"),
+        ("from own import Mine\n" + PARSES.format("Mine"), ZERO2_RUN, "likely"),
+        ("from own import Clips\n" + PARSES.format("Clips"), ZERO2_RUN, "possible"),
+        ("ArgumentParser()\ntransformers.Trainer(m)\n", ZERO2_RUN, "possible"),
+        (PLAIN, f"{ZERO2_RUN} --max_grad_norm 0.0", None),
+        (PLAIN, ZERO2_RUN.format("not-here.yaml"), "possible"),
+        (PLAIN, f"{ZERO2_RUN} --config $CONFIG", "possible"),
+        ("", "trl sft --deepspeed z.json --bf16 True", "certain"),
+    ],
+)
+def test_a_parser_of_arguments_has_transformers_defaults(tmp_path, code, run, word):
+    """Breaks when a command line without any setting of transformers' own has no defaults, or a class of one's own has
+    those of transformers where it sets others."""
+    files = {"own.py": OWN.format("Mine") + "class Clips(Mine):\n    max_grad_norm: float = 0.0\n", "train.py": code}
+    files |= {"run.sh": run.format(""), "requirements.txt": OLD, "z.json": '{"zero_optimization": {"stage": 2}}'}
+    match = match_of(audited(put(tmp_path, files)), "deepspeed_gradient_clipping_omitted")
+    assert (match and match.word) == word
+
+
 def test_ids_are_short_and_of_one_failure_each():
     ids = [failure.id for failure in failures().values()]
     assert len({*ids}) == len(ids) and all(re.fullmatch(r"F[0-9a-f]{4}", each) for each in ids)
@@ -248,8 +277,15 @@ def test_a_project_says_what_to_ignore(tmp_path):
 
 
 def test_nobody_is_asked_for_what_is_stated(tmp_path):
-    """Breaks when a strategy or precision is asked for that the files state, and that leaves more than one."""
+    """Breaks when what the files state, and leaves more than one, is asked for, or what has no part."""
     files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
     files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
     files["run.sh"] += " --config train.yaml\n"
     assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_checkpointing", "gradient_accumulation_steps"]
+    files = {"run.sh": ZERO2_RUN.format(""), "z.json": '{"zero_optimization": {"stage": 2}}', "train.py": PLAIN}
+    for package in ("torch", "deepspeed"):  # one of an old time, and one that was not measured with the others
+        files["requirements.txt"] = pins(**{package: "2.6.0" if package == "torch" else "0.17.0"}).replace("trl", "x")
+        answer = audited(put(tmp_path / package, files)).as_json()
+        about = [each["about"] for finding in answer["findings"] for each in finding["cases"][0]["open"]]
+        assert ["trl"] not in about and "trl" not in answer["unknown"]
+        assert not {"the version of trl", "beta"} & {*answer["say"]}, "as no trainer of TRL's is there"

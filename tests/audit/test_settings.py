@@ -259,6 +259,11 @@ def test_what_excludes_each_other_leaves_both_and_says_so(tmp_path):
     zero2, fsdp2 = '{"zero_optimization": {"stage": 2}}', "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
     [note] = written(tmp_path, {"ds.json": zero2, "accelerate.yaml": fsdp2}).notes
     assert note.endswith("possible: accelerate.yaml:3 fsdp_version: 2; ds.json:1 stage: 2"), "each place is named once"
+    without = {"ds.json": zero2, "accelerate.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"}
+    setup = written(tmp_path, without | {"requirements.txt": "accelerate==1.4.0"})
+    assert not setup.notes and "no gradient_clipping" not in setup.left, "neither says anything of clipping"
+    without["accelerate.yaml"] = without["accelerate.yaml"].replace("2}", "2, gradient_clipping: 1.0}")
+    assert "gradient_clipping: these contradict" in written(tmp_path, without).notes[0]
 
 
 def test_files_of_one_kind_are_alternatives(tmp_path):

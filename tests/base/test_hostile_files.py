@@ -198,6 +198,9 @@ def test_a_name_that_is_no_text_is_a_uri(tmp_path, monkeypatch, asked):
     for form in (["--format", "sarif"], ["--format", "github"], ["--json"]):
         code, out, lines = asked("audit", *form, name)
         assert code in (0, 1) and out and not lines
+    for command in ("audit", "diagnose", "check"):
+        _, out, lines = asked(command, name)
+        assert command == "diagnose" or "\N{REPLACEMENT CHARACTER}.txt" in f"{out}{lines}", "as others show it"
 
 
 class Untold(Exception):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from faultline import strategies
+from faultline.base.console import printed
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
 from faultline.check import findings, known, model_facts, next_steps, variations, view
@@ -202,7 +203,7 @@ def test_a_loss_that_asks_other_ranks_is_named_and_no_engine_is_blamed(run, stra
     it isn't said of what kind of a single process it is none."""
     result = run("centred", strategy, of=variations)
     [named] = result.checked.collectives  # an engine's are none of the model's
-    assert named.startswith("all_reduce (own_models.py:")
+    assert named.startswith("all_reduce in the loss (own_models.py:")
     assert (result.outcome, variations.agreed_references(result)) == ("trains", ("rows",)), (
         "it is the mean over all rows"
     )
@@ -399,7 +400,13 @@ def test_towers_with_half_of_their_gradient_are_told_with_the_factor(promised):
     both = [result, promised("of_gathered_rows", "fsdp2")]
     [group] = findings.groups(both)
     assert not group.match, "no engine is to blame"
-    assert "nor with one process on all rows" in " ".join(next_steps.next_steps(group, both))
+    assert not any("all_gather" in line for line in next_steps.next_steps(group, both)), "that stands above already"
+    shown = printed(lambda console: view.show(console, "clip.py:of_gathered_rows", [], [result]))
+    assert "all_gather in the loss (wild_models.py:117)" in shown
+    headline = shown.partition("diverges (differs)  ddp\n  ")[2].partition("\n")[0]
+    assert headline.startswith("agrees neither with the mean") and headline.endswith(
+        f"{words}, against one process on all rows"
+    )
 
 
 def test_what_depends_on_the_units_of_fsdp_is_marked(promised):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from faultline.catalogue import loading
 from faultline.diagnose.command import DiagnoseResult
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, details
-from faultline.observations import ambiguity, measured
+from faultline.observations import ambiguity, measured, store
 from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.strategies.naming import mentioned
 from tests.support import logs
@@ -19,6 +19,7 @@ from tests.support.night import sampled
 
 FAILURES = loading.failures()
 OUTSIDE, SAVED_EMPTY = "fsdp2_method_or_child_outside_root_forward", "zero3_save_pretrained_empty"
+GENERATED = "fsdp_generate_while_training"
 MIXED = "fsdp2_mixed_original_dtype"
 TYPE_ALONE = ["CheckpointError", "torch.utils.checkpoint.CheckpointError:", "I get a CheckpointError when I train"]
 EMPTY = f"""{RECOMPUTED}
@@ -41,6 +42,13 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     assert "Not in the catalogue" not in out and "If none of these holds, it is not in the catalogue." in out
     each = re.findall("^  It is [a-z0-9_]+ if the run has .+ runs ended so(?: under ddp[^]]*)?]$", out, re.MULTILINE)
     assert len(each) == len(names(answer))
+
+
+def test_no_alphabet_decides_between_two_that_are_alike_in_all_else():
+    """Breaks when the first name is named where nothing else tells two failures apart."""
+    ends = [each for each in store.errors().values() if each.signature == "sharded-embedding"]
+    answer = diagnosed(next(each.traceback for each in ends if each.failure == "distillation_teacher_not_sharded"))
+    assert answer.answer == SEVERAL and {"distillation_teacher_not_sharded", GENERATED} <= {*names(answer)}
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ def test_a_slip_is_answered_with_what_was_meant(asked):
     assert asked("show", "conditonal") == (2, "", slip)
     failure = failures()["zero3_dummy_loss"]
     assert asked("show", failure.id)[1].splitlines()[0] == failure.title
+    for command in (["list", "--ids", "--failure"], ["list", "--symptoms", "--failure"]):
+        assert asked(*command, failure.id)[:2] == asked(*command, failure.name)[:2], "each command takes an id"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

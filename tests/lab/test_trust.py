@@ -10,7 +10,7 @@ from faultline import strategies
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Factor, Finding
 from faultline.ranks.facts import Facts
-from faultline.runs.results import Checked
+from faultline.runs.results import Checked, as_expected
 from lab.programs import sampling
 from lab.programs.fault import KINDS, Fault
 from lab.programs.sampling import Case
@@ -123,6 +123,7 @@ def test_the_bars_are_held_or_not(healthy, faulty, holds):
 
 
 FAULT = next(each for each in planting.planted() if each.fault == "STALE_WEIGHTS" and each.cell.strategy == "zero2")
+SAME_ROWS = next(each for each in planting.planted() if each.fault == "SAME_ROWS")
 WORST = "model.norm.weight (weights, step 3, rank 0)"
 
 
@@ -137,11 +138,13 @@ WORST = "model.norm.weight (weights, step 3, rank 0)"
         (None, entry("trains", ""), judging.RIGHT),
         (None, entry(), judging.FALSE_ALARM),
         (None, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
+        (SAME_ROWS, entry("invalid", "evidence"), judging.RIGHT),
     ],
 )
 def test_a_judgement_of_the_matrix_is_worth_what_is_known(fault, result, worth):
     """Breaks when the proof of the oracle passes answers that are wrong."""
     assert trust_matrix.worth(fault, result) == worth
+    assert as_expected(trust_matrix.with_worth(fault, result)) == (worth == judging.RIGHT), "what the bar counts"
 
 
 def test_every_fault_is_planted_in_every_strategy_where_it_can_be():

@@ -73,7 +73,7 @@ def reached(monkeypatch):
     def reached(covers, done=()):
         asked = []
 
-        def of(both, packages, cells, workers):
+        def of(both, packages, cells, plain, workers):
             asked.append((list(done), cells))
             return covers(cells)
 

@@ -243,7 +243,8 @@ def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apa
     monkeypatch.setattr(coverage.executed, "of", lambda *_: recorded)
     stand_for = lambda _, cells: {cell: cell if cell in recorded else zero for cell in cells}  # noqa: E731
     monkeypatch.setattr(coverage.executed, "representatives", stand_for)
-    covers = coverage.measure_coverage((Environment("python", ""),) * 2, packages, asked, 1)
+    plain = coverage.plainest(asked, packages)
+    covers = coverage.measure_coverage((Environment("python", ""),) * 2, packages, asked, plain, 1)
     assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
 
 

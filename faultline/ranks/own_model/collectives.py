@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,37 +22,40 @@ NAMES = """
 VARIABLES = "RANK", "LOCAL_RANK"
 
 
-def record_calls(called: dict[str, None]) -> None:
-    """Write down each call of these that no engine makes, with its place, as in ``all_reduce (model.py:12)``.
+def record_calls(called: dict[str, None], modules: Container[torch.nn.Module]) -> None:
+    """Write down each call of these that no engine makes, with its caller and place, as in ``all_reduce in the loss
+    (clip.py:12)``; the model has these `modules`, once it is made.
 
     A model's file has to be imported after this, as it may import a function by name. It holds until the rank ends.
     """
     for module in (torch.distributed, torch.distributed.nn, torch.distributed.nn.functional):
         for name in NAMES:
             if hasattr(module, name):
-                setattr(module, name, _noted(module, name, called))
+                setattr(module, name, _noted(module, name, called, modules))
     read = os._Environ.__getitem__
 
     def noted(environment: Any, name: str) -> str:
         if name in VARIABLES:
-            _note(called, name)
+            _note(called, name, modules)
         return read(environment, name)
 
     os._Environ.__getitem__ = noted  # type: ignore[method-assign, assignment]
 
 
-def _noted(module: ModuleType, name: str, called: dict[str, None]) -> Callable[..., Any]:
+def _noted(
+    module: ModuleType, name: str, called: dict[str, None], modules: Container[torch.nn.Module]
+) -> Callable[..., Any]:
     function = getattr(module, name)
 
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        _note(called, name)
+        _note(called, name, modules)
         return function(*args, **kwargs)
 
     return noted
 
 
-def _note(called: dict[str, None], name: str) -> None:
+def _note(called: dict[str, None], name: str, modules: Container[torch.nn.Module]) -> None:
     """Write down the call of the function that notes it, unless an engine made it."""
     caller: types.FrameType | None = sys._getframe(2)
     while caller and caller.f_globals.get("__name__") in ("os", "collections.abc"):
@@ -60,4 +63,14 @@ def _note(called: dict[str, None], name: str) -> None:
     if not caller or is_ours(caller.f_code.co_filename):
         return
     if caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
-        called.setdefault(f"{name} ({Path(caller.f_code.co_filename).name}:{caller.f_lineno})")
+        place = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+        called.setdefault(f"{name}{_caller(caller, modules)} ({place})")
+
+
+def _caller(frame: types.FrameType | None, modules: Container[torch.nn.Module]) -> str:
+    """Whether the model or its loss makes a call; empty for a backward pass outside of any module, which is of both."""
+    while frame:
+        if isinstance(module := frame.f_locals.get("self"), torch.nn.Module) and module in modules:
+            return " in the model"
+        frame = frame.f_back
+    return "" if torch._C._current_graph_task_id() != -1 else " in the loss"

@@ -49,8 +49,9 @@ class Module:
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         called: dict[str, None] = {}
+        modules: set[torch.nn.Module] = set()
         without_compiling()
-        collectives.record_calls(called)
+        collectives.record_calls(called, modules)
         draws.switch_off_dropout()
         built = build(self.target)
         if isinstance(built, Built):
@@ -59,6 +60,7 @@ class Module:
         model, loss, batch = parts(built)
         model, cast = in_fp32(model)
         model = ready(model, self.target.lora, self.target.units)
+        modules.update(model.modules())
         observer = Observer(model, alone=setup.reference)
         observer.collectives = called
         not_fed: Sequence[str] = ()
