@@ -91,12 +91,12 @@ window.FAULTLINE.diagnose = (() => {
     const placeKnown = hints.strategies.length && (hints.modes.length ? asked.length : !onlyReentrant);
     return { error, sure: places.length && placeKnown ? "certain" : "likely", places };
   };
+  const against = (match) => [!match.sure, Boolean(match.mechanism), !match.error.by_itself, match.sure !== "certain"].map(Number).join("");
   const fitting = (text, hints) => {
     const matches = new Map();
     for (const error of errors)
       if (error.documented && !matches.has(error.failure) && [text, oneLine(text)].some((each) => error.pattern.test(each)))
         matches.set(error.failure, judge(error, hints));
-    const against = (match) => [!match.sure, Boolean(match.mechanism), !match.error.by_itself, match.sure !== "certain"].map(Number).join("");
     return [...matches.values()].sort((a, b) => against(a).localeCompare(against(b)) || (a.error.failure < b.error.failure ? -1 : 1));
   };
 
@@ -204,7 +204,11 @@ window.FAULTLINE.diagnose = (() => {
     const alike = every.filter((match) => !match.sure);
     const best = every.find((match) => match.sure);
     if (best) {
-      const others = every.filter((match) => best.mechanism && match.mechanism === best.mechanism && match.error.failure !== best.error.failure);
+      const other = (match) => match.error.failure !== best.error.failure;
+      const sharing = every.filter((match) => best.mechanism && match.mechanism === best.mechanism && other(match));
+      const [, alongside] = candidates.find(([, matches]) => matches.includes(best));
+      const equals = alongside.filter((match) => against(match) === against(best) && other(match));
+      const others = sharing.length ? sharing : equals;
       if (!others.length) return { answer: "named", matches: [best], alike };
       return { answer: "one of several", matches: likeliest([best, ...others], hints), alike };
     }
