@@ -21,7 +21,7 @@ from faultline.cells.selection import Selection, check
 from faultline.diagnose import lines, messages, signs, view
 from faultline.diagnose.diagnosis import NOT_THERE, Details, Diagnosis, details, diagnose
 from faultline.diagnose.events import Event
-from faultline.diagnose.prose import Candidate, only_with
+from faultline.diagnose.prose import NearMatch, only_with
 from faultline.diagnose.silent import WarningLine
 from faultline.observations import ambiguity, measured, remedies
 from faultline.observations.matching import Hints, Match
@@ -137,7 +137,7 @@ def _possible(match: Match) -> Mapping[str, object]:
     }
 
 
-def _candidate(candidate: Candidate) -> Mapping[str, object]:
+def _candidate(candidate: NearMatch) -> Mapping[str, object]:
     failure, cell = candidate.failure, measured.example(candidate.failure)
     return {
         "failure": failure.name,

@@ -13,7 +13,7 @@ from faultline.diagnose.context import Collector
 from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.messages import MessageReader
-from faultline.diagnose.prose import Candidate, ProseReader, candidates
+from faultline.diagnose.prose import NearMatch, ProseReader, candidates
 from faultline.diagnose.reader import EventReader
 from faultline.diagnose.silent import SameLosses, Silence, Steps, WarningLine, Warnings
 from faultline.observations import ambiguity, history, matching, measured, remedies
@@ -53,7 +53,7 @@ class Diagnosis:
     empty: bool = False
     cut: Line | None = None
     same: SameLosses | None = None
-    by_words: tuple[Candidate, ...] = ()
+    by_words: tuple[NearMatch, ...] = ()
 
     @property
     def answer(self) -> str:

@@ -52,7 +52,7 @@ ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # term
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NearMatch:
     """A failure that a report may be about, the symptom that the report comes nearest to, and the words for it."""
 
     failure: Failure
@@ -99,7 +99,7 @@ class _Report:
     everywhere: frozenset[str]
 
 
-def candidates(text: str, hints: Hints) -> tuple[Candidate, ...]:
+def candidates(text: str, hints: Hints) -> tuple[NearMatch, ...]:
     """At most three failures, the nearest first; none where nothing in the text comes near enough.
 
     A report of a failure has the terms that its symptoms.toml asks for. One that doesn't show under the strategies or
@@ -145,17 +145,17 @@ def _has_each(groups: Iterable[str], present: Collection[str]) -> bool:
     return all(any(term in present for term in group.split("|")) for group in groups)
 
 
-def _nearest(failure: Failure, known: Symptoms, report: _Report) -> Candidate:
+def _nearest(failure: Failure, known: Symptoms, report: _Report) -> NearMatch:
     """The symptom to which a report comes nearest, and where."""
 
-    def near(symptom: Symptom) -> Candidate:
+    def near(symptom: Symptom) -> NearMatch:
         shows = weights().get(symptom.text, {})
         apart = APART * sum(shows[term] for term in shows.keys() & report.everywhere)
         words, together = max(
             ((words, sum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
             key=lambda each: each[1],
         )
-        return Candidate(failure, symptom, max(together, apart) / (sum(shows.values()) + MORE), words)
+        return NearMatch(failure, symptom, max(together, apart) / (sum(shows.values()) + MORE), words)
 
     return max(map(near, known.symptom), key=lambda each: each.nearness)
 
@@ -168,7 +168,7 @@ def places_of(name: str) -> frozenset[Place]:
     return frozenset(measured.place(cell) for outcomes in every for cell in claims.showing(failure, outcomes))
 
 
-def _places(candidate: Candidate) -> frozenset[Place]:
+def _places(candidate: NearMatch) -> frozenset[Place]:
     return places_of(candidate.failure.name)
 
 

@@ -13,7 +13,7 @@ from faultline.cells import words
 from faultline.cells.words import group_strategies
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
-from faultline.diagnose.prose import Candidate, only_with
+from faultline.diagnose.prose import NearMatch, only_with
 from faultline.diagnose.silent import SameLosses, Silence
 from faultline.observations import ambiguity, matching, measured, remedies
 
@@ -138,7 +138,7 @@ def _show_same_losses(console: Console, same: SameLosses) -> None:
     write_line(console, "  Else every rank trains on the same rows: print a batch's first row on each rank.")
 
 
-def _show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
+def _show_candidates(console: Console, candidates: Sequence[NearMatch]) -> None:
     """Print the failures that the words may be about, what distinguishes each, and the command that shows it."""
     console.print()
     which = "one of these" if len(candidates) > 1 else "this failure"

@@ -16,7 +16,7 @@ NAMED, OR = " (named)", " or "
 
 
 @dataclass(frozen=True)
-class Report:
+class LabelledReport:
     """What truth.toml says of a report.
 
     - `kind`: ``known``, a failure of the catalogue; ``new``, another one that processes on a CPU can show; ``beyond``,
@@ -44,10 +44,10 @@ class Report:
 
 
 @functools.cache
-def reports() -> Mapping[str, Report]:
+def reports() -> Mapping[str, LabelledReport]:
     """Every report by the name of its folder."""
     files = sorted(FOLDER.glob("*/truth.toml"))
-    return {file.parent.name: msgspec.toml.decode(file.read_bytes(), type=Report) for file in files}
+    return {file.parent.name: msgspec.toml.decode(file.read_bytes(), type=LabelledReport) for file in files}
 
 
 def answered(name: str) -> str:
@@ -81,7 +81,7 @@ def table(answers: Mapping[str, str]) -> str:
     return "\n".join(headed((*head, "new: no candidate", "beyond: no candidate", "named wrongly"), rows))
 
 
-def _by_raising(known: Sequence[tuple[str, Report]]) -> tuple[list[str], list[str]]:
+def _by_raising(known: Sequence[tuple[str, LabelledReport]]) -> tuple[list[str], list[str]]:
     return [name for name, each in known if not each.raises], [name for name, each in known if each.raises]
 
 
