@@ -40,8 +40,9 @@ SPACED = re.compile(
     r"(?=(?:nan|[+-]?[\d.]{1,40}(?:e[+-]?\d{1,4})?)\s{0,8}(?:$|[^\w\s.]|(?<=\s)[\w/]{1,40}[\s:=]{1,8}(?:[+-]?\.?\d|nan)))",
     re.IGNORECASE,
 )
-# Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right.
-ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
+# Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right. Where the
+# learning rate is 0 as well, no step was taken: at the start of a warm-up, or where a loss scaler skipped it.
+ALIKE = re.compile(r"['\"](?:reward_std|learning_rate)['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
 
 
 @dataclass(frozen=True)

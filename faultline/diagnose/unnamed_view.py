@@ -19,6 +19,9 @@ from faultline.observations import ambiguity, matching, measured, remedies
 
 SHOWN = 300  # characters of an error
 _COLLECTIVE = re.compile(r"(?:SeqNum=(?P<place>\d+), ?)?OpType=(?P<name>\w+)(?:, ?NumelIn=(?P<size>\d+))?")
+# As torch.distributed says it with TORCH_DISTRIBUTED_DEBUG=DETAIL, of two ranks.
+_MISMATCH = re.compile(r"Rank (\d{1,5}) is running collective: CollectiveFingerPrint\([^)]{0,200}OpType=(\w{1,40})")
+BRANCH = "Look for a module or a branch that only some of them run, such as one for images."
 # What to do where a log shows nothing, as nothing raises where training only goes wrong.
 NEXT = {
     "You saw an error?": "paste it from its first line to its last, of the rank that failed first",
@@ -79,18 +82,21 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
         if diagnosis.same:
             return none, f"but {count(len(diagnosis.same.ranks), 'rank')} log the same losses to the last digit"
         return none, "but a line in it may be of a failure" if diagnosis.warned else ""
+    if len(ranks := _MISMATCH.findall(diagnosis.cause.text)) > 1:
+        each = ", ".join(f"rank {rank} in {name}" for rank, name in ranks)
+        return "Not in the catalogue", f"ranks run different collectives: {each}. {BRANCH}"
     if not diagnosis.cause.follows and any(match.against == matching.SHARED for match in diagnosis.alike):
         return "Probably not in the catalogue", "many mistakes raise this error"
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]
-    ranks = sorted({rank for rank in timeouts if rank is not None})
+    waited = sorted({rank for rank in timeouts if rank is not None})
     advice = "Look at the logs of the other ranks for the first error."
     if apart := _collectives(diagnosis.events.events):
         each = ", ".join(f"rank {rank} in {name}" for rank, name in apart.items())
-        advice = f"The ranks wait in different collectives: {each}. Look for a branch that only some of them take."
+        advice = f"The ranks wait in different collectives: {each}. {BRANCH}"
     elif timeouts:
-        whose = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
+        whose = f"Rank{'s' if len(waited) > 1 else ''} {', '.join(map(str, waited))}" if waited else "A rank"
         advice = (
             f"{whose} waited for the other ranks until a timeout. Look at their logs for an error, or the last line."
         )

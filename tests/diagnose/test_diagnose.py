@@ -334,6 +334,8 @@ PRECOMPUTED = "precompute_ref_log_probs=True\n"
         ("", UNUSED + ADVICE, (), f"one of several: {TOWER}"),
         ("", UNUSED + LOOKED_FOR, (), f"unknown: {TOWER}"),
         (LOOKS, UNUSED, (), f"unknown: {TOWER}"),
+        # Clipping meets both kinds of tensors under tensor parallelism.
+        ("", MIXED.replace("mm.default", "_foreach_norm.Scalar"), (), f"unknown: {OUTSIDE}"),
         # A missing cache file is TRL's by its frames, the mechanism by what opens it, and else any.
         (PRECOMPUTED, traceback(GONE, frames=DPO), (), f"likely: {CACHE}"),
         (PRECOMPUTED, traceback(GONE, frames=DPO), ("ddp",), f"certain: {CACHE}"),

@@ -54,6 +54,7 @@ def test_one_step_with_a_gradient_is_enough(form):
 NEAR = {
     "too few steps": [FORMS[0].format("0.0")] * 2,
     "no reward to learn from": ["{'loss': 0.0, 'grad_norm': 0.0, 'reward': 1.0, 'reward_std': 0.0}"] * 9,
+    "no step was taken": ["{'loss': 1.0, 'grad_norm': 0.0, 'learning_rate': 0.0}"] * 9,
     "the trainer clips nothing": ["max_grad_norm: 0.0"] * 9,
     "a setting": ["'max_grad_norm': 0.0,", "clip_grad_norm=0", "grad_norm_type: 0"] * 9,
     "a version": ["grad_norm: 0.1.2", "grad_norm: 0x10"] * 9,
@@ -217,6 +218,14 @@ def test_ranks_that_wait_in_collectives_that_do_not_fit_are_said(asked, write, f
     text = figures(asked, write, WATCHDOG.format(0, first), WATCHDOG.format(1, second))
     wait = f"The ranks wait in different collectives: rank 0 in {apart}."
     assert (wait in text) == bool(apart) == ("different collectives" in text)
+
+
+def test_a_mismatch_that_torch_finds_has_both_collectives(asked, write):
+    """Breaks when torch says that ranks run different collectives, and no word follows of what makes them."""
+    one = "running collective: CollectiveFingerPrint(SequenceNumber=2, OpType={}, TensorShape=[8], x(dtype=float))"
+    found = f"Rank 1 is {one.format('ALLREDUCE')}, but Rank 0 is {one.format('ALLGATHER')}"
+    text = figures(asked, write, f"RuntimeError: Detected mismatch between collectives on ranks. {found}")
+    assert "ranks run different collectives: rank 1 in ALLREDUCE, rank 0 in ALLGATHER. Look for a module" in text
 
 
 def test_every_silent_cell_has_a_symptom():
