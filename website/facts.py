@@ -162,8 +162,8 @@ def _family(strategy: str) -> str:
 
 
 def _end(cell: Cell, did: Did | None) -> str:
-    """The key that the entrance filters by beside a place: the outcome, and what is seen of it without an error."""
-    return f"{did.outcome}/{symptoms.symptom(cell, did)}" if did else "/"
+    """The key that the entrance filters by beside a place: the outcome, and all that is seen of it without an error."""
+    return f"{did.outcome}/{'|'.join(symptoms.seen_of(cell, did))}" if did else "/"
 
 
 def _place(failure: Failure, cell: Cell) -> str:

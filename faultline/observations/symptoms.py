@@ -33,27 +33,27 @@ SYMPTOMS: Mapping[str, frozenset[str]] = {
 }
 
 
-def symptom(cell: Cell, did: Did) -> str:
-    """What is seen of a cell that did this; empty where it trains or an error says what is wrong."""
+def seen_of(cell: Cell, did: Did) -> list[str]:
+    """What is seen of a cell that did this: how it ends, and beside that ranks with different weights, where that is
+    recorded of it; nothing where it trains or an error says what is wrong."""
     if did.outcome == Outcome.DIVERGES and cell.life != "straight":
-        return RESUMED
-    return next((words for words, shown in SYMPTOMS.items() if {did.outcome, did.signature} & shown), "")
+        ending = RESUMED
+    else:
+        ending = next((words for words, shown in SYMPTOMS.items() if {did.outcome, did.signature} & shown), "")
+    if not ending:
+        return []
+    recorded = store.divergences().get(cell.id) if did.outcome == Outcome.DIVERGES else None
+    beside = [RANKS_DIFFER] if recorded and recorded.finding.ranks_differ else []
+    return [*dict.fromkeys((ending, *beside))]
 
 
 def by_symptom() -> dict[str, dict[str, Sequence[str]]]:
-    """For each symptom, the failures that show it on today's stack, each with its strategies in their order.
-
-    Beside how a cell ends, ranks may hold different weights, which is recorded of each that diverges.
-    """
-    recorded = store.divergences()
+    """For each symptom, the failures that show it on today's stack, each with its strategies in their order."""
     shown_by: dict[str, dict[str, dict[str, None]]] = {words: {} for words in SYMPTOMS}
     for name, failure in failures().items():
         for cell, did in measured.outcomes(failure).items():
-            if not cell.broken or not (words := symptom(cell, did)):
-                continue
-            shown_by[words].setdefault(name, {})[cell.strategy] = None
-            if did.outcome == Outcome.DIVERGES and cell.id in recorded and recorded[cell.id].finding.ranks_differ:
-                shown_by[RANKS_DIFFER].setdefault(name, {})[cell.strategy] = None
+            for words in seen_of(cell, did) if cell.broken else ():
+                shown_by[words].setdefault(name, {})[cell.strategy] = None
     order = strategies.names().index
     return {
         words: {name: sorted(where, key=order) for name, where in shown.items()}

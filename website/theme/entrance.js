@@ -68,7 +68,7 @@
   const there = (failure, stacks) => {
     const asked = AXES.map((axis) => form[axis].value);
     const fits = (number) => asked.every((value, axis) => !value || places[number][axis] === value);
-    const endsSo = (end) => ENDS.every((name, axis) => !form[name].value || ends[end][axis] === form[name].value);
+    const endsSo = (end) => ENDS.every((name, axis) => !form[name].value || ends[end][axis].split("|").includes(form[name].value));
     const known = stacks.map((stack) => data.known[failure][stack]).filter(Boolean);
     if (known.some(([shown, , , how]) => shown.some((number, i) => fits(number) && endsSo(how[i])))) return "shown";
     return known.some(([shown, clear]) => [...shown, ...clear].some(fits)) ? "clear" : "unknown";
