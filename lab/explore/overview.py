@@ -113,7 +113,7 @@ def planted(explorations: list[Numbers]) -> list[str]:
             by_kind.setdefault(kind, Counter()).update(seen)
     rows = [
         row(
-            f"{kind}: {KINDS[kind]}",
+            f"{kind}: {KINDS[kind].words}",
             f"{seen.total() - seen['']} of {seen.total()}",
             ", ".join(f"{number} {how}" for how, number in sorted(seen.items()) if how),
         )

@@ -13,7 +13,7 @@ from faultline.ranks.report import Measure, Sketch
 from faultline.runs.results import Result
 from lab.explore.case import Case
 from lab.explore.shrinking import Look, all_of
-from lab.programs import drawing, rules
+from lab.programs import drawing, refusals
 from lab.programs.program import VALUES, Program
 from lab.programs.settings import SAMPLING, SETTINGS
 
@@ -40,7 +40,7 @@ class Relation:
     def twin(self, case: Case) -> Case | None:
         """The case that a case is to be held against; None where the relation says nothing of it."""
         program = case.program
-        if not rules.has(self.where, program.value) or case.strategy == self.strategy:
+        if not refusals.has(self.where, program.value) or case.strategy == self.strategy:
             return None
         changed = self.replacement(case) if callable(self.replacement) else self.replacement
         wanted = {**program.features, **changed}

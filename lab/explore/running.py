@@ -32,8 +32,8 @@ class Runner:
         folder = Path(server.folder) / "programs"
         folder.mkdir(exist_ok=True)
         case = self.cases[cell]
-        file = files.write(folder, case.program, case.fault)
-        inject = f"{file}:FAULT" if case.fault else ""
+        file = files.write(folder, case.program)
+        inject = case.fault.injection if case.fault else ""
         target = replace(parse(f"{file}:build", ""), trainer=case.program.trainer, sketched=True)
         try:
             return checking.run(target, server, references, cell, inject)

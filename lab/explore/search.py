@@ -17,7 +17,7 @@ from lab.explore.kind import exact, kind, role, silent
 from lab.explore.known import Explains, Known
 from lab.explore.relations import Question
 from lab.explore.shrinking import Missing, Shrunk
-from lab.programs import truth
+from lab.programs import refusals
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 
@@ -90,7 +90,7 @@ class Search:
                 continue
             if known.before(case, earlier, self.without):
                 self.funnel[Stage.KNOWN_BY_FEATURES] += 1
-            elif not fault or truth.injectable(program.spec, fault, name):
+            elif not fault or refusals.injectable(program.spec, fault, name):
                 yield case
                 question = relations.chosen(case)
                 if question and question.twin and not known.before(question.twin, earlier, self.without):

@@ -7,7 +7,7 @@ from typing import Any
 
 from faultline import strategies
 from lab.programs import fault as faults
-from lab.programs import truth
+from lab.programs import refusals
 from lab.programs.fault import Fault
 from lab.programs.spec import VALUES, Spec, blocks, digest
 
@@ -44,7 +44,7 @@ def faulty(seed: int, number: int, under: Sequence[str]) -> Case:
     for _ in range(TRIES):
         spec = sample(choose)
         fault = seeded(kind, spec, choose)
-        if fault and any(truth.injectable(spec, fault, name) for name in under):
+        if fault and any(refusals.injectable(spec, fault, name) for name in under):
             return case(f"faulty-{seed}-{number:04}", spec, fault)
     raise LookupError(f"no spec of {TRIES} can have a fault of kind {kind}")
 

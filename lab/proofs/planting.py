@@ -2,24 +2,22 @@
 
 import fnmatch
 import functools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faultline import strategies
 from faultline.base import text
-from faultline.base.paths import LAB
 from faultline.catalogue import loading
 from faultline.cells import expected, rules
-from faultline.cells.cell import Cell
+from faultline.cells.cell import HALF, STEPS, Cell
 from faultline.observations import measured
 from faultline.runs.results import Result
 from faultline.strategies import Holds
+from lab.programs.fault import Fault
 
-FAULTS = LAB / "programs" / "planted.py"
-NODES = LAB / "programs" / "planted_nodes.py"
-SAVES = LAB / "programs" / "planted_saves.py"
-ADAPTER = r"model\.layers\.0\.self_attn\.q_proj"  # what FROZEN_ADAPTER is about
+ADAPTER = "model.layers.0.self_attn.q_proj"  # what is frozen: one projection's, as a wrong pattern of names does it
 
 Scenario = tuple[str, str]
 
@@ -107,61 +105,94 @@ IN_A_STEP = r"\w.* \((gradients|weights), step \d, rank \d\)"
 IN_WEIGHTS = r"\w.* \(weights, step 3, rank \d\)"
 UP_PROJECTION = re.escape("model.layers.0.mlp.up_proj.weight")
 
-TRAINING: Mapping[str, tuple[Sequence[str], Named]] = {
-    "UNREDUCED_ON_ONE_RANK": (ALL, Named(worst=AT_LAST_STEP)),
-    "UNREDUCED_EVERYWHERE": (SUBSET, Named(worst=AT_LAST_STEP)),
-    "BYPASSED_WRAPPER": (but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
-    "LOST_CONTRIBUTION": (ALL, Named(worst=AT_LAST_STEP)),
-    "SCALED_BY_WORLD_SIZE": (ALL, Named(worst=IN_A_STEP)),
-    "FROZEN_ADAPTER": (EVERY, Named(signature="unmoved", worst=rf".*{ADAPTER}\..*")),
-    "STALE_WEIGHTS": (ALL, Named(worst=IN_WEIGHTS)),
-    "STALE_SHARD": (but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
-    "NAN_LOSS": (ALL, Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d")),
-    "NAN_WEIGHT": (ALL, Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d")),
-    "OTHER_ORDER": (ALL, Named(worst=IN_A_STEP)),
+LAST = STEPS  # one-step faults strike here: no later step makes them larger
+TRAINING: Mapping[str, tuple[Fault, Sequence[str], Named]] = {
+    "UNREDUCED_ON_ONE_RANK": (Fault("one unreduced", step=LAST), ALL, Named(worst=AT_LAST_STEP)),
+    "UNREDUCED_EVERYWHERE": (Fault("unreduced", step=LAST), SUBSET, Named(worst=AT_LAST_STEP)),
+    "BYPASSED_WRAPPER": (Fault("bypassed"), but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
+    "LOST_CONTRIBUTION": (Fault("share", step=LAST, times=0.0), ALL, Named(worst=AT_LAST_STEP)),
+    "SCALED_BY_WORLD_SIZE": (Fault("world size"), ALL, Named(worst=IN_A_STEP)),
+    "FROZEN_ADAPTER": (
+        Fault("frozen", ADAPTER),
+        EVERY,
+        Named(signature="unmoved", worst=rf".*{re.escape(ADAPTER)}\..*"),
+    ),
+    "STALE_WEIGHTS": (Fault("stale", step=LAST), ALL, Named(worst=IN_WEIGHTS)),
+    "STALE_SHARD": (Fault("skipped", step=LAST), but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
+    "NAN_LOSS": (
+        Fault("share", step=LAST, times=math.nan),
+        ALL,
+        Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d"),
+    ),
+    "NAN_WEIGHT": (
+        Fault("nan weight", step=LAST),
+        ALL,
+        Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d"),
+    ),
+    "OTHER_ORDER": (Fault("other order"), ALL, Named(worst=IN_A_STEP)),
     # A peer in the rank's node sees its shard drift too.
-    "DRIFT": (but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
-    "ONE_BIT": (but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
-    "WRONG_TOKEN_WEIGHT": (ALL, Named(worst=IN_A_STEP)),
-    "DEAD_PARAMETERS": (but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
-    "DEAD_SHARDS": (but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DRIFT": (Fault("drift", step=LAST), but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
+    "ONE_BIT": (Fault("bit", step=LAST), but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
+    "WRONG_TOKEN_WEIGHT": (Fault("own mean"), ALL, Named(worst=IN_A_STEP)),
+    "DEAD_PARAMETERS": (Fault("dead"), but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DEAD_SHARDS": (Fault("dead shards"), but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
     # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
-    "SAME_ROWS": (ALL, Named("invalid", "evidence", "")),
-    "UNREDUCED_BETWEEN_NODES": (WITH_MESH, Named(worst=AT_LAST_STEP)),
-    "NODES_OF_ONE": (OF_NODES, Named("invalid", "evidence", "")),
-    "ONE_NODE": (OF_NODES, Named("invalid", "evidence", "")),
-    "ACROSS_NODES": (WITH_MESH, Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node")),
+    "SAME_ROWS": (Fault("same rows"), ALL, Named("invalid", "evidence", "")),
+    "UNREDUCED_BETWEEN_NODES": (Fault("apart", step=LAST), WITH_MESH, Named(worst=AT_LAST_STEP)),
+    "NODES_OF_ONE": (Fault("mesh", "nodes of one"), OF_NODES, Named("invalid", "evidence", "")),
+    "ONE_NODE": (Fault("mesh", "one node"), OF_NODES, Named("invalid", "evidence", "")),
+    "ACROSS_NODES": (
+        Fault("mesh", "across nodes"),
+        WITH_MESH,
+        Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node"),
+    ),
     "IDLE_PARTITION": (
+        Fault("mesh", "idle partition"),
         [name for name in OF_NODES if name not in WITH_MESH],
         Named("invalid", "evidence", "", "step 2 gathered nothing within the node"),
     ),
 }
 """The faults of a training loop, with the strategies in which each can be seeded."""
+FAULTS = {name: fault for name, (fault, _, _) in TRAINING.items()} | {
+    "ALL_FROZEN": Fault("frozen"),
+    "LOST_IN_TRAINER": Fault("share", step=LAST, times=0.0),
+    "LOST_MICRO_BATCH": Fault("micro-batch", step=LAST, times=0.0),
+    "WRONG_COUNT": Fault("own count"),
+    "MISSING_TENSOR": Fault("missing"),
+    "EMPTY_TENSOR": Fault("empty"),
+    "STALE_TENSOR": Fault("stale tensor"),
+    "ONE_RANK_SAVES": Fault("one saves"),
+    "MOMENTUM_LOST": Fault("momentum", step=HALF + 1),
+    "SCHEDULE_RESTARTED": Fault("schedule"),
+    "RANDOM_STATE_OF_ONE_RANK": Fault("torch draws anew"),
+    "PYTHON_DRAWS_ANEW": Fault("python draws anew"),
+    "NUMPY_DRAWS_ANEW": Fault("numpy draws anew"),
+    "DATA_FROM_THE_START": Fault("first rows"),
+    # Changes that are none.
+    "LOADED_TWICE": Fault("loaded twice"),
+    "INTERLEAVED_ROWS": Fault("interleaved"),
+    "SLIGHTLY_OFF": Fault("alternating", times=1e-6),
+    "SAME_NODES": Fault("mesh", "same nodes"),
+}
+"""What is seeded into cells, by the name that a result has of it."""
 IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split()
 """Those that are seeded into bf16 as well: they could hide in its rounding, or in weights that are not read."""
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
 DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
-IN_SAVES = (*SPOILT, *RESUMING[:3], *DRAWN_ANEW, "ONE_RANK_SAVES", "LOADED_TWICE")
-IN_NODES = ("UNREDUCED_BETWEEN_NODES", "NODES_OF_ONE", "ONE_NODE", "ACROSS_NODES", "IDLE_PARTITION", "SAME_NODES")
 HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
-
-
-def injection(fault: str) -> str:
-    """The name of a fault's Injection, or of that of a change which is none."""
-    return f"{SAVES if fault in IN_SAVES else NODES if fault in IN_NODES else FAULTS}:{fault}"
 
 
 def planted() -> Iterator[Planted]:
     """Every seeded fault in every strategy in which it can be seeded."""
-    for fault, (names, named) in TRAINING.items():
+    for fault, (_, names, named) in TRAINING.items():
         yield from _each(fault, (FULL,), names, named)
     for fault in IN_HALF:
-        named = TRAINING[fault][1]
+        named = TRAINING[fault][2]
         if fault == "STALE_WEIGHTS":  # one step back may be all that a weight has moved in bf16
             named = replace(named, signature="differs|unmoved")
         yield from _each(fault, (FULL,), SUBSET, named, "bf16")
-    frozen = TRAINING["FROZEN_ADAPTER"][1]
+    frozen = TRAINING["FROZEN_ADAPTER"][2]
     yield from _each("FROZEN_ADAPTER", (LORA,), EVERY, frozen)
     # Nothing is left to train, and every engine says so before the first step.
     yield from _each("ALL_FROZEN", (LORA,), SUBSET, Named("raises", "other", ""))

@@ -17,7 +17,7 @@ from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
-from lab.programs import files, sampling, truth
+from lab.programs import files, refusals, sampling
 from lab.programs.sampling import Case
 from lab.proofs import trust_judgement as judging
 from lab.proofs import trust_matrix
@@ -121,7 +121,7 @@ def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
             cells += [
                 Cell(case.name, "model", strategy)
                 for case in cases[start : start + workers]
-                if not case.fault or truth.injectable(case.spec, case.fault, strategy)
+                if not case.fault or refusals.injectable(case.spec, case.fault, strategy)
             ]
     return cells
 
@@ -133,8 +133,8 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
         case = cases[cell.failure]
         home = folder / case.name
         home.mkdir(exist_ok=True)
-        file = files.write(home, case.spec, case.fault)
-        inject = f"{file}:FAULT" if case.fault else ""
+        file = files.write(home, case.spec)
+        inject = case.fault.injection if case.fault else ""
         try:
             entry = checking.run(parse(f"{file}:build", ""), server, references, cell, inject)
         except TargetFailed as failed:

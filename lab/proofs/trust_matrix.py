@@ -66,7 +66,7 @@ def run(folder: Path, named: Mapping[Cell, Planted]) -> RunCell:
 
     def go(server: RankServer, references: References, cell: Cell) -> Result:
         each = named.get(cell)
-        inject = planting.injection(each.fault) if each else ""
+        inject = planting.FAULTS[each.fault].injection if each else ""
         entry = runner.run_cell(server, references, each.cell if each else cell, inject)
         right = worth(each, entry) == judging.RIGHT
         return replace(entry, cell=cell, verdict="expected" if right else "unexpected failure")

@@ -1,7 +1,6 @@
 """The search: what differs becomes small, and what is known is set aside."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import replace
 from importlib import metadata
@@ -19,14 +18,14 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.ranks.report import Sketch
 from faultline.runs.oracle import Judgement
 from lab.explore import case as cases
-from lab.explore import findings, kind, known, numbers, refusals, relations, shrinking
+from lab.explore import findings, kind, known, numbers, relations, shrinking
 from lab.explore.case import Case
 from lab.explore.holding import Tally
 from lab.explore.known import Explains
 from lab.explore.relations import Question
 from lab.explore.search import Search, Stage
 from lab.explore.shrinking import Missing
-from lab.programs import drawing
+from lab.programs import drawing, refusals
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 from tests.support.judged import RIGHT, WRONG, judged, raises
@@ -140,18 +139,16 @@ def test_what_is_known_by_its_features_is_not_run():
     assert search.funnel == Counter({Stage.PROGRAMS: 1, Stage.KNOWN_BY_FEATURES: 1})
 
 
-@pytest.mark.parametrize("refusal", refusals.REFUSALS, ids=lambda each: each.words[:30])
+@pytest.mark.parametrize("refusal", refusals.DOCUMENTED, ids=lambda each: each.words[:30])
 def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
     """Breaks when an engine says something else, or a link leads to another release or file than is installed."""
-    file = re.sub(r".*/blob/v([\d.]+)/(?:src/|bindings/python/py_src/)?", r"\1/", refusal.link)
-    version, _, file = file.partition("/")
-    package = file.partition("/")[0]
-    assert metadata.version(package) == version
-    assert refusal.words in (Path(str(metadata.distribution(package).locate_file(""))) / file).read_text()
+    package, link = refusal.file.partition("/")[0], known.source(refusal.file)
+    assert f"/blob/v{metadata.version(package)}/" in link
+    assert refusal.words in (Path(str(metadata.distribution(package).locate_file(""))) / refusal.file).read_text()
     strategy = next(name for name in strategies.names() if matches(name, refusal.strategies))
     case = Case(Program(), strategy)
     raised = of(case, raises(f"ValueError: {refusal.words} here"))
-    assert known.after(case, raised) == known.Known(known.REFUSAL, refusal.link)
+    assert known.after(case, raised) == known.Known(known.REFUSAL, link)
     assert known.after(case, of(case, raises("ValueError: no"))) is None
 
 
@@ -168,7 +165,7 @@ def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_
     assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
     case = Case(Program(), "fsdp2")
     result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
-    reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
+    reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].report)
     assert known.after(case, result) == reported, "an open bug stands as what an engine refuses by intent"
 
 

@@ -11,14 +11,14 @@ from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from lab.explore import known
 from lab.explore.case import Case
-from lab.programs import drawing, faulty, training, truth
+from lab.programs import drawing, faulty, refusals, training
 from lab.programs import fault as faults
 from lab.programs.program import Program
 from lab.programs.settings import ACCELERATE, SETTINGS, TRAINERS
 from tests.support.night import sampled
 
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
-REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
+REFUSED = {each.setting for each in refusals.DOCUMENTED if each.setting}
 # By findings that are kept, or failures of the catalogue.
 WRONG = {
     ("zero.round_robin_gradients", True),
@@ -61,8 +61,7 @@ def test_every_feature_is_really_there(name, value, strategy, run):
     case = Case(Program.of(3, {**needed, name: value}), strategy)
     result = run(case)
     if name in REFUSED:
-        refused = known.after(case, result)
-        assert refused and refused.kind == known.REFUSAL
+        assert (refused := known.after(case, result)) and refused.kind == known.REFUSAL
     elif (name, value) in WRONG:
         assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
     else:
@@ -90,7 +89,7 @@ def planted(kind, engine, **features):
     program = Program.of(5, {**wanted, **features, "accumulate": 2})
     fault = faulty.of_kind(kind, program, random.Random(kind))
     order = ENGINES[ENGINES.index(engine) :] + ENGINES
-    possible = (name for name in order if truth.injectable(program.spec, fault, name))
+    possible = (name for name in order if refusals.injectable(program.spec, fault, name))
     return fault and Case(program, next(possible), fault=fault)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import UsageError
-from lab.programs import build, fault, sampling, spec, truth
+from lab.programs import build, fault, refusals, sampling, spec
 from lab.programs.spec import VALUES, Spec, blocks
 
 SPECS = st.builds(Spec, seed=st.integers(0, 99), **{name: st.sampled_from(each) for name, each in VALUES.items()})
@@ -54,7 +54,7 @@ def test_a_seed_gives_the_same_case_and_a_fault_that_can_be_stored(seed, number)
     case = sampling.faulty(seed, number, UNDER)
     assert case == sampling.faulty(seed, number, UNDER)
     assert case.fault and fault.parse(case.fault.to_json()) == case.fault
-    assert any(truth.injectable(case.spec, case.fault, name) for name in UNDER)
+    assert any(refusals.injectable(case.spec, case.fault, name) for name in UNDER)
 
 
 def test_every_value_of_every_feature_and_every_kind_of_fault_is_sampled():
@@ -69,10 +69,10 @@ def test_every_value_of_every_feature_and_every_kind_of_fault_is_sampled():
 def test_an_error_hides_a_difference():
     """Breaks when a spec that is refused is expected to differ."""
     both = Spec(twice=True, hook="parameter")
-    assert {each.outcome for each in truth.known(both, "fsdp2")} == {"raises"}
-    assert truth.agrees(Spec(), "ddp", "trains", "")
-    assert not truth.agrees(Spec(), "ddp", "raises", "RuntimeError")
-    assert not truth.agrees(Spec(spare=True), "ddp", "raises", "RuntimeError: another one")
+    assert {each.outcome for each in refusals.known(both, "fsdp2")} == {"raises"}
+    assert refusals.agrees(Spec(), "ddp", "trains", "")
+    assert not refusals.agrees(Spec(), "ddp", "raises", "RuntimeError")
+    assert not refusals.agrees(Spec(spare=True), "ddp", "raises", "RuntimeError: another one")
 
 
 def test_faults_are_seeded_only_where_the_weight_is_its_own():

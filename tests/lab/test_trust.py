@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -150,9 +149,6 @@ def test_every_fault_is_planted_in_every_strategy_where_it_can_be():
     planted = [*planting.planted()]
     assert len(proof.cells) == len({*proof.cells}) == 10 + len(planted)
     assert sum(map(proof.faulty, proof.cells)) == len(planted)
-    files = {file: file.read_text() for file in (planting.FAULTS, planting.SAVES, planting.NODES)}
-    for each in planted:
-        file, name = planting.injection(each.fault).split(":")
-        assert f"\n{name} = " in files[Path(file)], f"{name} is in the other file"
+    assert {each.fault for each in planted} <= planting.FAULTS.keys()
     assert {each.cell.strategy for each in planted} == {*strategies.names()}
-    assert {*judging.NAMED} == {*KINDS} == {case.fault.kind for case in CASES.values() if case.fault}
+    assert {*KINDS} == {case.fault.kind for case in CASES.values() if case.fault}
