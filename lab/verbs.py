@@ -73,28 +73,6 @@ def soak(
     return fire.run(cells, seed)
 
 
-def scaling(
-    *,
-    cells: Annotated[int, Parameter(help="How many cells that do nothing to hand out (default: 6000).")] = 6000,
-    overhead: Annotated[
-        int, Parameter(metavar="CELLS", help="Run so many cells with Ray and without, in turn (default: none).")
-    ] = 0,
-) -> int:
-    """Replay a run on up to 1,000 slots of a cluster.
-
-    It also measures how many cells a second a driver hands out.
-
-    Examples:
-      faultline prove scaling
-      faultline prove scaling --overhead 1000
-    """
-    if cells < 2 or overhead < 0:
-        raise UsageError("--cells must be at least 2, and --overhead no less than 0")
-    from lab.proofs import scaling as cluster
-
-    return cluster.run(cells, overhead)
-
-
 def findings(
     names: Annotated[
         list[str] | None, Parameter(help="Names of findings, or paths of their folders (default: all).")
@@ -309,4 +287,4 @@ def explore(
 
 MEASURE = (explore,)
 MAINTAIN = (findings, replay, bump)
-PROVE = (trust, repeat, chaos, soak, scaling, rediscover, bench, models)
+PROVE = (trust, repeat, chaos, soak, rediscover, bench, models)
