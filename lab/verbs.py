@@ -119,29 +119,6 @@ def findings(
     return replay.run(replay.Request(tuple(names or ()), workers, write))
 
 
-def rediscover(
-    names: Annotated[
-        list[str] | None, Parameter(help="Failures (default: all with a variant that is a plain loop).")
-    ] = None,
-    /,
-    *,
-    minutes: Annotated[float, Parameter(help="How long each is looked for (default: 15).")] = 15.0,
-    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
-    resume: Annotated[bool, Parameter(help="Go on with the newest one.")] = False,
-    workers: Workers = CORES,
-) -> int:
-    """Look for known failures as if nobody knew them.
-
-    Examples:
-      faultline prove rediscover zero2_ga_wrong_gradient
-    """
-    if not 0 < minutes < inf:  # no number is neither
-        raise UsageError("--minutes must be a number above 0")
-    from lab.proofs import rediscover as blind
-
-    return blind.run(blind.Request(tuple(names or ()), minutes, seed, workers, resume))
-
-
 def trust(
     *,
     healthy: Annotated[int | None, Parameter(help="How many healthy specs (default: 500), or cells (1000).")] = None,
@@ -287,4 +264,4 @@ def explore(
 
 MEASURE = (explore,)
 MAINTAIN = (findings, replay, bump)
-PROVE = (trust, repeat, chaos, soak, rediscover, bench, models)
+PROVE = (trust, repeat, chaos, soak, bench, models)

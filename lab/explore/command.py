@@ -33,7 +33,7 @@ from lab.programs import drawing, faulty, sampling
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 
-KIND, BLIND = "explore", "rediscovery"  # of the folders, the second of what is looked for blind
+KIND = "explore"  # of the folders
 MINUTES = 10.0  # unless somebody says for how long
 CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
@@ -48,7 +48,6 @@ class Request:
 
     Trainers take longer than plain `loops`, which may be all that is looked at. What isn't given is the usual, or with
     `resume` what was given before. Programs begin with what packages have a part in that changed `since` another stack.
-    With `without`, nothing that is known of that failure counts, and the search ends as it is met.
     """
 
     minutes: float | None = None
@@ -59,7 +58,6 @@ class Request:
     resume: bool = False
     engine: Engine = LOCAL
     stack: str = TODAY
-    without: str = ""
     device: str = ""
     since: str = ""
     loops: bool | None = None
@@ -121,16 +119,14 @@ def look(
 
     fresh: list[Case] = []  # those that run, and aren't sorted yet
     try:
-        if not request.without:
-            replayed(stack, search, measuring)
-        source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
+        replayed(stack, search, measuring)
+        source = drawing.drawn(request.seed or 0, known.together(search.earlier), away)
         source = (each for each in source if not (request.loops and each.trainer))
         needed: list[Case] = []
-        while not search.met:
+        while True:
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
             size = min(CHUNK, request.specs - search.funnel[Stage.PROGRAMS]) if request.specs else CHUNK
-            first = request.without and needed  # what may be met ends the search
-            programs = [] if over or first else islice(source, size)
+            programs = [] if over else islice(source, size)
             fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
             if not needed and not fresh:
                 break
@@ -200,7 +196,7 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
     if request.engine.here:
         engines.check_device(request.device, stack.python)
     away = changed(request, stack)
-    folder = newest or storage.new_run(kind=BLIND if request.without else KIND)
+    folder = newest or storage.new_run(kind=KIND)
     folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
     return request, folder, away
 
@@ -235,8 +231,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 def prepared(request: Request, folder: RunFolder) -> Search:
     """A search that knows what its folder has."""
-    earlier = [] if request.without else list(findings.explaining())
-    search = Search(request.strategies, earlier, request.without, request.device)
+    search = Search(request.strategies, list(findings.explaining()), request.device)
     search.take(storage.entries(folder))
     return search
 

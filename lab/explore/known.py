@@ -1,7 +1,7 @@
 """What is known of a difference: a failure of the catalogue, a refusal that an engine documents, an earlier finding."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +66,9 @@ class Explains:
         return case.strategy in self.strategies and case.device == self.device
 
 
-def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:
-    """Features that are known to go wrong together, but for the failure `without`: programs near them are drawn."""
-    rules = [each for each in (*MODEL, *TRAINING) if not each.older]
-    wheres: list[Mapping[str, Any]] = [each.where for each in rules if not without or each.failure != without]
+def together(earlier: Iterable[Explains]) -> list[dict[str, Any]]:
+    """Features that are known to go wrong together: programs near them are drawn."""
+    wheres: list[Mapping[str, Any]] = [each.where for each in (*MODEL, *TRAINING)]
     wheres += [dict(each.features) for each in earlier]
     every = [{name: _one(name, wanted) for name, wanted in where.items() if name in VALUES} for where in wheres]
     chosen = [{name: value for name, value in each.items() if value != VALUES[name][0]} for each in every]
@@ -82,23 +81,14 @@ def _one(name: str, wanted: Any) -> Any:
     return next((value for value in values if value != VALUES[name][0]), values[0])
 
 
-def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known | None:
-    """What is known of a case from its features alone: it isn't run, as what is known would hide all else.
-
-    Nothing that is known of the failure `without` counts.
-    """
-    for of_model in _of_model(case):
-        if not (without and of_model.failure == without):
-            return Known(FEATURE, of_model.why)
+def before(case: Case, earlier: Iterable[Explains]) -> Known | None:
+    """What is known of a case from its features alone: it isn't run, as what is known would hide all else."""
+    if not case.program.in_trl and (of_model := refusals.known(case.program.spec, case.strategy)):
+        return Known(FEATURE, of_model[0].why)
     for rule in TRAINING:
-        if not rule.older and rule.failure != without and rule.holds(case.program.value, case.strategy):
+        if rule.holds(case.program.value, case.strategy):
             return Known(FAILURE, rule.failure)
     return next((Known(FINDING, each.name) for each in earlier if each.holds(case)), None)
-
-
-def _of_model(case: Case) -> Sequence[refusals.Rule]:
-    """What is known of a spec's model, which trainers of TRL don't train."""
-    return () if case.program.in_trl else refusals.known(case.program.spec, case.strategy)
 
 
 def refusal(case: Case, result: Result) -> Known | None:
@@ -118,20 +108,12 @@ def source(file: str) -> str:
     return SOURCES[package].format(packages.pinned(ROOT / "requirements.txt")[package]) + file
 
 
-def after(case: Case, result: Result, earlier: Iterable[Explains] = (), without: str = "") -> Known | None:
+def after(case: Case, result: Result, earlier: Iterable[Explains] = ()) -> Known | None:
     """What is known of a case's result: a refusal in documented words, a failure of the catalogue, or a finding."""
     if refused := refusal(case, result):
         return refused
     match, _ = of_check.recognised(result)
     # Others raise an error in the same words: those of a failure count if the model has what it is about.
-    if match and match.failure.name != without and (match.failure.recognition.model.any_of or match.sure == CERTAIN):
+    if match and (match.failure.recognition.model.any_of or match.sure == CERTAIN):
         return Known(FAILURE, match.failure.name)
     return next((Known(FINDING, each.name) for each in earlier if each.ended(case, result)), None)
-
-
-def is_failure(case: Case, result: Result, name: str) -> bool:
-    """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
-    of_model = any(rule.failure == name for rule in _of_model(case))
-    of_training = any(rule.failure == name and rule.holds(case.program.value, case.strategy) for rule in TRAINING)
-    match, either = of_check.recognised(result)
-    return of_model or of_training or name in {each.failure.name for each in (match, *either) if each}

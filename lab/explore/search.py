@@ -58,7 +58,6 @@ class Cluster:
 class Search:
     """What is known so far: results by cell, and what became of each difference.
 
-    `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
     `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `once` are cases that
     train when they run again, and what they did. `again` counts further runs of what was found, by whether they did the
     same. `changed` are findings that are kept, and do something else now.
@@ -66,7 +65,6 @@ class Search:
 
     strategies: Sequence[str]
     earlier: list[Explains] = field(default_factory=list)
-    without: str = ""
     device: str = "cpu"
     results: dict[Cell, Result] = field(default_factory=dict)
     funnel: Counter[Stage] = field(default_factory=Counter)
@@ -78,7 +76,6 @@ class Search:
     again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
     changed: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
-    met: Case | None = None
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
@@ -88,12 +85,12 @@ class Search:
             case = Case(program, name, fault, self.device)
             if not case.possible:
                 continue
-            if known.before(case, earlier, self.without):
+            if known.before(case, earlier):
                 self.funnel[Stage.KNOWN_BY_FEATURES] += 1
             elif not fault or refusals.injectable(program.spec, fault, name):
                 yield case
                 question = relations.chosen(case)
-                if question and question.twin and not known.before(question.twin, earlier, self.without):
+                if question and question.twin and not known.before(question.twin, earlier):
                     self.holding.waiting.append(question)
                     yield question.twin
 
@@ -150,7 +147,7 @@ class Search:
                 self.holding.answer(Question(None, case), self.look)
             else:
                 self.funnel[Stage.DIFFER] += 1
-                if why := known.after(case, result, self.earlier, self.without):
+                if why := known.after(case, result, self.earlier):
                     self.known[case] = why
                     self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
@@ -232,13 +229,11 @@ class Search:
             self.funnel[Stage.TRAIN_AGAIN] += 1
             return
         case, result = shrunk.case, shrunk.result
-        by_features = known.before(case, self.earlier, self.without)
-        if why := by_features or known.after(case, result, self.earlier, self.without):
+        by_features = known.before(case, self.earlier)
+        if why := by_features or known.after(case, result, self.earlier):
             self.known[shrunk.case] = why
             self.funnel[Stage.KNOWN_ONCE_SMALL] += 1
             return
-        if self.without and known.is_failure(shrunk.case, shrunk.result, self.without):
-            self.met = self.met or shrunk.case
         key = key_of(shrunk)
         if key in self.clusters:
             self._count(key)

@@ -31,7 +31,6 @@ class Rule:
     why: str = ""
     failure: str = ""
     also: str = ""
-    older: bool = False
 
     def holds(self, value: Callable[[str], Any], strategy: str) -> bool:
         """Whether the values of features are those of the rule, under one of its strategies."""

@@ -130,10 +130,8 @@ def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, ver
     ],
 )
 def test_an_exploration_goes_on_as_it_was_asked_for(explored, given, words):
-    """Breaks when options that an exploration doesn't have are taken without a word, or it has ended and nothing is;
-    or when a folder of `prove rediscover`, in which something known is unknown, is gone on with."""
+    """Breaks when options that an exploration doesn't have are taken without a word, or it has ended and nothing is."""
     if "no explore run" not in words:
         explored(specs=2, seed=5, strategies=TWO)
-    explored(specs=2, seed=5, strategies=TWO, without="zero3_dummy_loss")
     with pytest.raises(UsageError, match=words):
         explored(resume=True, **given)
