@@ -23,11 +23,10 @@ from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import Environment
-from lab.explore import findings, keeping, known, numbers, overview, view
-from lab.explore.case import Case
+from lab.explore import findings, known, output, overview
+from lab.explore.case import Case, Runner
 from lab.explore.findings import Finding
-from lab.explore.numbers import Numbers
-from lab.explore.running import Runner
+from lab.explore.overview import Numbers
 from lab.explore.search import Search, Stage
 from lab.programs import drawing, faulty, sampling
 from lab.programs.fault import Fault
@@ -87,10 +86,10 @@ def run(request: Request) -> int:
     search = prepared(request, folder)
     with request.engine.warm() as engine:
         explored = look(replace(request, engine=engine), environment, folder, search, away)
-    came_to = numbers.read(folder.path)
-    view.show(search, explored)
+    came_to = overview.came_to(folder.path)
+    output.show(search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
-    keeping.publish(folder, explored, environment.python == sys.executable)
+    output.publish(folder, explored, environment.python == sys.executable)
     print(next_step(folder, explored))
     return EXIT_AS_EXPECTED
 
@@ -100,7 +99,7 @@ def next_step(folder: RunFolder, explored: Sequence[Finding]) -> str:
     if not explored:
         return "There is no finding. Another --seed draws other programs, and a larger --minutes more of them."
     first = min(explored, key=overview.grave)
-    keep = here(f"faultline maintain findings --keep {folder.shown}/{keeping.FINDINGS}/{first.name}")
+    keep = here(f"faultline maintain findings --keep {folder.shown}/{output.FINDINGS}/{first.name}")
     return f"next: read {first.name}, and keep what stands up to it: {keep}"
 
 
@@ -115,7 +114,9 @@ def look(
     measuring = partial(measure, request, stack, runner, folder, search)
 
     def came_to() -> Numbers:
-        return numbers.of(search, request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
+        return overview.numbers_of(
+            search, request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions)
+        )
 
     fresh: list[Case] = []  # those that run, and aren't sorted yet
     try:
@@ -133,17 +134,17 @@ def look(
             measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
             search.sort(fresh)
             fresh, needed = [], search.shrink()
-            keeping.write_numbers(folder, came_to())  # for what goes on once this is killed
+            output.write_numbers(folder, came_to())  # for what goes on once this is killed
         again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
         search.sort(fresh)
-        made = keeping.keep(folder, search, came_to())
-        view.show(search, made)
-        keeping.write_page(folder, made)
+        made = output.keep(folder, search, came_to())
+        output.show(search, made)
+        output.write_page(folder, made)
         print(f"go on: {here('faultline explore --resume')}")
         raise
-    return keeping.keep(folder, search, came_to())
+    return output.keep(folder, search, came_to())
 
 
 def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
@@ -238,7 +239,7 @@ def prepared(request: Request, folder: RunFolder) -> Search:
 
 def spent(folder: RunFolder) -> float:
     """For how many minutes an exploration has gone on already."""
-    return numbers.read(folder.path).minutes if (folder.path / numbers.FILE).exists() else 0.0
+    return overview.came_to(folder.path).minutes if (folder.path / overview.NUMBERS).exists() else 0.0
 
 
 def measure(

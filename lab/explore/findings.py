@@ -19,7 +19,7 @@ from faultline.catalogue.outcomes import Did, Outcome
 from faultline.runs.results import Result
 from lab.explore import case as cases
 from lab.explore.case import Case
-from lab.explore.kind import kind, role
+from lab.explore.fingerprint import kind, role
 from lab.explore.known import Explains
 from lab.explore.shrinking import Shrunk
 

@@ -19,7 +19,7 @@ from faultline.cells.cell import Cell
 from faultline.export import emit, prove
 from faultline.export.cell import ExportedCell, place
 from faultline.observations import measured
-from lab.explore import findings, numbers, overview, skeleton
+from lab.explore import findings, overview, skeleton
 from lab.explore.findings import Finding
 
 NAME = "finding"  # which no failure has
@@ -86,9 +86,11 @@ def take_in(folder: str) -> int:
 def count_in(run: str) -> int:
     """Add what an exploration came to, and write the page of the findings anew."""
     try:
-        came_to = numbers.read(Path(run))
+        came_to = overview.came_to(Path(run))
     except (OSError, ValueError):
-        raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {numbers.FILE}") from None
+        raise UsageError(
+            f"{run} is not the folder of an exploration that ended: it has no {overview.NUMBERS}"
+        ) from None
     overview.add(came_to)
     print(overview.write())
     return EXIT_AS_EXPECTED

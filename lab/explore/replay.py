@@ -11,9 +11,8 @@ from faultline.runs.driver import Batch
 from faultline.runs.measurement import UNLIKE_ALONE
 from faultline.runs.results import Result
 from lab.explore import findings, overview
-from lab.explore.case import Case
+from lab.explore.case import Case, Runner
 from lab.explore.findings import Finding
-from lab.explore.running import Runner
 
 KIND = "findings"
 

@@ -12,9 +12,9 @@ from faultline.strategies import family_name
 from lab.explore import known, relations, shrinking
 from lab.explore.case import Case
 from lab.explore.findings import Finding
-from lab.explore.holding import Broken, Holding
-from lab.explore.kind import exact, kind, role, silent
+from lab.explore.fingerprint import exact, kind, role, silent
 from lab.explore.known import Explains, Known
+from lab.explore.relation_checks import Broken, RelationChecks
 from lab.explore.relations import Question
 from lab.explore.shrinking import Missing, Shrunk
 from lab.programs import refusals
@@ -72,7 +72,7 @@ class Search:
     known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    holding: Holding = field(default_factory=Holding)
+    checks: RelationChecks = field(default_factory=RelationChecks)
     again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
     changed: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Search:
                 yield case
                 question = relations.chosen(case)
                 if question and question.twin and not known.before(question.twin, earlier):
-                    self.holding.waiting.append(question)
+                    self.checks.waiting.append(question)
                     yield question.twin
 
     def look(self, case: Case) -> Result:
@@ -107,7 +107,7 @@ class Search:
     @property
     def asked_again(self) -> list[Case]:
         """The cases that are to run again: those of what was found, and of the relations that are broken."""
-        asked = [case for question in self.holding.asked_again for case in question.cases]
+        asked = [case for question in self.checks.asked_again for case in question.cases]
         return [*dict.fromkeys([*(each.shrunk.case for each in self.clusters.values()), *asked])]
 
     def saw_again(self, results: Mapping[Cell, Result]) -> None:
@@ -116,7 +116,7 @@ class Search:
             cell = each.shrunk.case.cell
             if cell in results:
                 self.again[cell, exact(results[cell]) == exact(self.results[cell])] += 1
-        self.holding.saw_again(lambda case: results[case.cell])
+        self.checks.saw_again(lambda case: results[case.cell])
 
     def replay(self, replayed: Iterable[Finding]) -> None:
         """Hold findings that ran anew against what was seen of them."""
@@ -144,7 +144,7 @@ class Search:
                 self.funnel[Stage.INVALID] += 1
                 self.left.append(case)
             elif result.outcome == Outcome.TRAINS:
-                self.holding.answer(Question(None, case), self.look)
+                self.checks.answer(Question(None, case), self.look)
             else:
                 self.funnel[Stage.DIFFER] += 1
                 if why := known.after(case, result, self.earlier):
@@ -152,7 +152,7 @@ class Search:
                     self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
                     self.left.append(case)
-        self.holding.hold(self.look)
+        self.checks.hold(self.look)
 
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
@@ -172,13 +172,13 @@ class Search:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
         self.left = waiting
-        needed |= self.holding.shrink(self.look)
+        needed |= self.checks.shrink(self.look)
         return list(needed.values())
 
     @property
     def broken(self) -> list[Broken]:
         """What breaks a relation, and what is wrong with it."""
-        return self.holding.broken(self.look)
+        return self.checks.broken(self.look)
 
     @property
     def findings(self) -> list[Cluster]:

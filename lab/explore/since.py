@@ -14,8 +14,8 @@ from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, index, requests
 from faultline.stacks.index import Release
 from lab.explore import findings, overview
+from lab.explore.case import Runner
 from lab.explore.replay import KIND
-from lab.explore.running import Runner
 
 
 def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:

@@ -18,10 +18,10 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.ranks.report import Sketch
 from faultline.runs.oracle import Judgement
 from lab.explore import case as cases
-from lab.explore import findings, kind, known, numbers, relations, shrinking
+from lab.explore import findings, fingerprint, known, overview, relations, shrinking
 from lab.explore.case import Case
-from lab.explore.holding import Tally
 from lab.explore.known import Explains
+from lab.explore.relation_checks import Tally
 from lab.explore.relations import Question
 from lab.explore.search import Search, Stage
 from lab.explore.shrinking import Missing
@@ -116,7 +116,7 @@ def test_what_does_something_else_when_it_runs_again_is_filed_apart(other_run):
         results = [of(steady.shrunk.case, WRONG), of(other.shrunk.case, judgement)]
         search.saw_again({result.cell: result for result in results})
     assert search.findings == [steady] and search.unsteady == [other] and search.runs(other) == 3
-    assert numbers.of(search, 1, 1.0, "").findings == 1
+    assert overview.numbers_of(search, 1, 1.0, "").findings == 1
 
 
 def test_what_trains_when_it_runs_again_is_no_finding():
@@ -208,11 +208,11 @@ def test_planted_faults_are_counted_and_not_shrunk():
 def test_the_kind_of_a_difference(judgement, words, silent):
     """Breaks when a silent failure is ranked behind one that everybody sees."""
     result = of(Case(Program(), "ddp"), judgement)
-    assert kind.kind(result) == words
-    assert kind.silent(result) is silent
+    assert fingerprint.kind(result) == words
+    assert fingerprint.silent(result) is silent
     first = Difference(1, 0, "backward", "blocks.1.layer", 0.5)
     result = of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))
-    assert kind.role(result) == "backward blocks.N.layer", "one failure is listed once for each block"
+    assert fingerprint.role(result) == "backward blocks.N.layer", "one failure is listed once for each block"
 
 
 def test_each_finding_is_kept_as_a_folder_of_its_own(tmp_path):
@@ -254,7 +254,7 @@ def test_what_breaks_a_relation_is_made_small_and_runs_again():
     case = Case(Program.of(1, wanted), "zero2")
     relation = next(each for each in relations.RELATIONS if each.name == "recomputation")
     search = Search(STRATEGIES)
-    search.holding.waiting.append(Question(relation, case))
+    search.checks.waiting.append(Question(relation, case))
     search.take(map(look, [case, relation.twin(case)]))
     search.sort([case])
     assert [*broken(search)] == [f"recomputation: {case.words}, beside {relation.twin(case).words}"]
@@ -262,7 +262,7 @@ def test_what_breaks_a_relation_is_made_small_and_runs_again():
         search.take(map(look, needed))
     words = "2 micro-batches a step, last block recomputed under zero2, beside 2 micro-batches a step under zero2"
     assert broken(search) == {f"recomputation: {words}": ("gradient of weight", 1, 1)}
-    assert search.holding.tallies["recomputation"] == Tally(pairs=1)
+    assert search.checks.tallies["recomputation"] == Tally(pairs=1)
     for gradient in (2.0, 1.0):
         once_more = [
             trained(each, gradient if "recompute" in each.program.features else 1.0) for each in search.asked_again
@@ -278,11 +278,11 @@ def test_a_relation_that_a_planted_fault_breaks_is_counted_and_not_shrunk():
     faulty = Case(Program.of(1, {"recompute": "last block"}), "zero2", Fault("zero", "first"))
     search = Search(STRATEGIES)
     asked = [*search.cases_of(faulty.program, faulty.fault)]
-    [question] = {each.case: each for each in search.holding.waiting if each.case == faulty}.values()
+    [question] = {each.case: each for each in search.checks.waiting if each.case == faulty}.values()
     assert question.twin in asked and not question.twin.fault
     search.take(trained(case, 2.0 if case.fault else 1.0) for case in asked)
     search.sort(asked)
-    tallies = search.holding.tallies
+    tallies = search.checks.tallies
     assert sum(tally.planted for tally in tallies.values()) == len(STRATEGIES)
     assert sum(tally.seen for tally in tallies.values()) == len(STRATEGIES)
     assert not search.broken and not search.shrink()

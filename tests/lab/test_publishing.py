@@ -15,7 +15,7 @@ from faultline.catalogue import loading
 from lab.explore import findings, overview, publishing, skeleton
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
-from lab.explore.numbers import Numbers
+from lab.explore.overview import Numbers
 from lab.programs import drawing
 from lab.programs.program import VALUES, Program
 from lab.programs.settings import SETTINGS, TRL

@@ -10,8 +10,7 @@ import pytest
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.runs import storage
 from faultline.stacks.environments import Environment
-from lab.explore import command
-from lab.explore import numbers as kept_numbers
+from lab.explore import command, overview
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
 from lab.programs.program import Program
@@ -51,7 +50,7 @@ def explored(tmp_path, monkeypatch):
 
 
 def numbers(folder):
-    [file] = folder.glob(f"explore-*/{kept_numbers.FILE}")
+    [file] = folder.glob(f"explore-*/{overview.NUMBERS}")
     return json.loads(file.read_text())
 
 
