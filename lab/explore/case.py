@@ -16,10 +16,10 @@ from faultline.check import target
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
-from lab.programs import files
 from lab.programs import program as programs
 from lab.programs.fault import Fault
 from lab.programs.program import Program
+from lab.programs.target import write
 
 VARIANT = "program"  # where a cell's id has its variant
 
@@ -91,7 +91,7 @@ class Runner:
         folder = Path(server.folder) / "programs"
         folder.mkdir(exist_ok=True)
         case = self.cases[cell]
-        file = files.write(folder, case.program)
+        file = write(folder, case.program)
         inject = case.fault.injection if case.fault else ""
         made = replace(target.parse(f"{file}:build", ""), trainer=case.program.trainer, sketched=True)
         try:

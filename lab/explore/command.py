@@ -28,7 +28,7 @@ from lab.explore.case import Case, Runner
 from lab.explore.findings import Finding
 from lab.explore.overview import Numbers
 from lab.explore.search import Search, Stage
-from lab.programs import drawing, faulty, sampling
+from lab.programs import drawing, sampling
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 
@@ -173,7 +173,7 @@ def changed(request: Request, stack: Environment) -> set[str]:
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
     """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
     choose = random.Random(f"planted/{request.seed or 0}/{program.digest}")
-    return faulty.planted(program, choose) if choose.random() < PLANTED else (program, None)
+    return sampling.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
 def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set[str]]:

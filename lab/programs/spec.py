@@ -149,6 +149,37 @@ class Spec:
                 yield dataclasses.replace(self, **{name: plainer})
 
 
+def sensible(spec: Spec) -> Spec:
+    """The spec without features that say nothing together with others."""
+    plain: dict[str, Any] = {}
+    if spec.layers == 1 or spec.tied == "blocks":
+        plain["shared"] = False
+    if spec.layers == 1 and spec.tied == "blocks":
+        plain["tied"] = "nothing"
+    if spec.sparse and spec.tied == "head":
+        plain["tied"] = "nothing"  # the gradients of both uses can't be added in one process either
+    if spec.no_grad == "part":  # of which something has to train, and whose input gets no gradient
+        plain |= {"twice": False}
+        plain |= {"frozen": "nothing"} if spec.frozen == "first" else {}
+        plain |= {"checkpoint": "none"} if spec.checkpoint == "reentrant" else {}
+    if spec.container == "sequence":  # which is called as a whole
+        plain |= {"calls": 1, "checkpoint": "none"}
+    if spec.dtype == "complex":
+        plain["shape"] = "usual"  # which engines refuse together, and each by itself
+    if spec.linear_units:  # of which some would be gathered, and others not
+        plain["method"] = "forward"
+    if spec.frozen == "biases" and spec.hook == "parameter":
+        plain["hook"] = "none"  # it is a bias's
+    if spec.method == "block":
+        plain["checkpoint"] = "none"
+    if spec.checkpoint == "reentrant" and spec.no_grad != "part":
+        # It takes no gradient of a gradient, and sees no tensor in a dictionary.
+        plain |= {"twice": False, "frozen": "nothing" if spec.frozen == "first" else spec.frozen, "output": "tensor"}
+    if spec.checkpoint != "none" and spec.state == "batchnorm":
+        plain["state"] = "none"
+    return dataclasses.replace(spec, **plain)
+
+
 def digest(text: str, size: int = 5) -> str:
     """A text's, as twice as many hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()

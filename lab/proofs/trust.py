@@ -17,8 +17,9 @@ from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
-from lab.programs import files, refusals, sampling
+from lab.programs import refusals, sampling
 from lab.programs.sampling import Case
+from lab.programs.target import write
 from lab.proofs import trust_judgement as judging
 from lab.proofs import trust_matrix
 from lab.proofs.trust_figures import Proof, measured, show
@@ -133,7 +134,7 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
         case = cases[cell.failure]
         home = folder / case.name
         home.mkdir(exist_ok=True)
-        file = files.write(home, case.spec)
+        file = write(home, case.spec)
         inject = case.fault.injection if case.fault else ""
         try:
             entry = checking.run(parse(f"{file}:build", ""), server, references, cell, inject)

@@ -11,7 +11,7 @@ from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from lab.explore import known
 from lab.explore.case import Case
-from lab.programs import drawing, faulty, refusals, training
+from lab.programs import drawing, refusals, sampling, training
 from lab.programs import fault as faults
 from lab.programs.program import Program
 from lab.programs.settings import ACCELERATE, SETTINGS, TRAINERS
@@ -87,14 +87,14 @@ def planted(kind, engine, **features):
     """A case with a fault of a kind, under an engine, or the next one that can have it; None where none can."""
     wanted = {"tied": "head"} if kind == "untied" else {"buffer": "constant"} if kind == "buffer" else {}
     program = Program.of(5, {**wanted, **features, "accumulate": 2})
-    fault = faulty.of_kind(kind, program, random.Random(kind))
+    fault = sampling.of_kind(kind, program, random.Random(kind))
     order = ENGINES[ENGINES.index(engine) :] + ENGINES
     possible = (name for name in order if refusals.injectable(program.spec, fault, name))
     return fault and Case(program, next(possible), fault=fault)
 
 
 OF_LOOPS = [*zip(faults.KINDS, cycle(ENGINES), strict=False)]
-OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in faulty.OF_A_LOOP for name in ("trainer", "sft")]
+OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in sampling.OF_A_LOOP for name in ("trainer", "sft")]
 
 
 @pytest.mark.slow
@@ -129,6 +129,6 @@ def test_a_fault_of_the_second_half_is_seen(features, run):
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
     program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})
-    healthy, fault = faulty.planted(program, random.Random(1))
+    healthy, fault = sampling.planted(program, random.Random(1))
     assert healthy == program.with_only(["layers"])
     assert fault.kind in faults.KINDS
