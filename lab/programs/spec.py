@@ -1,11 +1,11 @@
-"""A spec: which features a model and its training have, as a small record that is printed, stored and shrunk."""
+"""A spec: which features a model and its training have, as a small record that is printed and stored."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from faultline.base.errors import UsageError
 
@@ -139,14 +139,6 @@ class Spec:
     def to_json(self) -> str:
         """The seed and what is not plain, which `parse` reads."""
         return json.dumps({"seed": self.seed, **self.features})
-
-    def simpler(self) -> Iterator[Self]:
-        """Specs with one feature fewer, then those with a plainer value of one: what shrinking tries next."""
-        for name in self.features:
-            yield dataclasses.replace(self, **{name: VALUES[name][0]})
-        for name, value in self.features.items():
-            for plainer in VALUES[name][1 : VALUES[name].index(value)]:
-                yield dataclasses.replace(self, **{name: plainer})
 
 
 def sensible(spec: Spec) -> Spec:

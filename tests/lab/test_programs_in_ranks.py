@@ -114,18 +114,6 @@ def test_a_planted_fault_is_seen(kind, where, run):
     assert result.outcome == Outcome.DIVERGES, result.detail
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "features",
-    [{"life": "resumed"}, {"life": "resized"}, {"life": "resumed", "through": "trainer"}],
-    ids=["resumed", "resized", "trainer"],
-)
-def test_a_fault_of_the_second_half_is_seen(features, run):
-    """Breaks when ranks that resume count their steps anew, so that what is planted in step 3 never comes."""
-    case = Case(Program.of(562, features), "ddp", fault=faults.Fault("momentum", step=3))
-    assert run(case).outcome == Outcome.DIVERGES
-
-
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
     program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})

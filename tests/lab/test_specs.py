@@ -1,4 +1,4 @@
-"""Specs and faults as records: sampled, printed, stored, shrunk; and what is known of each."""
+"""Specs and faults as records: sampled, printed, stored; and what is known of each."""
 
 import random
 
@@ -15,24 +15,15 @@ SPECS = st.builds(Spec, seed=st.integers(0, 99), **{name: st.sampled_from(each) 
 UNDER = sampling.under()
 
 
-def weight(made):
-    return sum(VALUES[name].index(value) for name, value in made.features.items())
-
-
 @given(SPECS, SPECS)
-def test_a_spec_is_stored_told_printed_and_shrunk_as_it_is(made, other):
-    """Breaks when a stored spec is another one than was run, results of one are taken for another's, a person reads of
-    a feature that a model doesn't have, or shrinking goes in circles or can't take a feature out."""
+def test_a_spec_is_stored_told_and_printed_as_it_is(made, other):
+    """Breaks when a stored spec is another one than was run, results of one are taken for another's, or a person
+    reads of a feature that a model doesn't have."""
     assert spec.parse(made.to_json()) == made
     assert (made.digest == other.digest) == (made == other)
     for name in VALUES:
         assert (name in made.words.replace("two passes", "")) or name not in made.features
     assert f"seed {made.seed}" in made.words
-    for plainer in made.simpler():
-        assert weight(plainer) < weight(made)
-    while smaller := next(made.simpler(), None):
-        made = smaller
-    assert not made.features
 
 
 NO_SPECS = ("", "[]", '{"layers": 9}', '{"colour": "red"}', '{"seed": "one"}')

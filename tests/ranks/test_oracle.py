@@ -24,14 +24,13 @@ def readable(value):
 
 
 def alike(planted):
-    """What one of runs by day: a fault in one kind of cell under one family of engines."""
-    cell = planted.cell
-    return planted.fault, cell.failure, cell.precision, planted.named.outcome, strategies.family(cell.strategy).order
+    """What one of runs by day: a fault under one of two families of engines."""
+    return planted.fault, strategies.family(planted.cell.strategy).order % 2
 
 
 def dealt():
-    """Every seeded fault, those alike together; the first of each is under another strategy than that of the ones
-    before, so that all engines have some by day."""
+    """Every seeded fault, those alike together; the first of each is under another strategy, or in another cell, than
+    those before, so that all engines, trainers and bf16 have some by day."""
     kinds = {}
     for planted in planting.planted():
         kinds.setdefault(alike(planted), []).append(planted)
