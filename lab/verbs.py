@@ -176,12 +176,12 @@ def replay(
       faultline maintain replay --resume
       faultline maintain replay --change old/requirements.txt
     """
-    from lab.proofs import bumps
+    from lab.proofs import upgrades
 
     if change:
-        return bumps.change(Path(change))
+        return upgrades.change(Path(change))
 
-    return bumps.replay(names, workers, resume, fresh)
+    return upgrades.replay(names, workers, resume, fresh)
 
 
 def models(
@@ -254,7 +254,7 @@ def explore(
     from faultline.cells.cell import split_values
     from lab.explore import command
 
-    names = command.strategies(split_values(strategy)) if strategy else ()
+    names = command.strategies_named(split_values(strategy)) if strategy else ()
     workers, engine = crew.workers or 0, crew.engine()
     request = command.Request(
         minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops

@@ -67,7 +67,7 @@ class Request:
         return {name: getattr(self, name) for name in ("minutes", "specs", *SAME)}
 
 
-def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
+def strategies_named(patterns: Sequence[str]) -> tuple[str, ...]:
     """The strategies of several ranks that patterns name; the usual ones if there are none."""
     if not patterns:
         return sampling.under()
@@ -82,8 +82,8 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
     environment = environments.chosen(request.stack, "")
-    request, folder, away = begun(request, environment)
-    search = prepared(request, folder)
+    request, folder, away = begin(request, environment)
+    search = search_of(request, folder)
     with request.engine.warm() as engine:
         explored = look(replace(request, engine=engine), environment, folder, search, away)
     came_to = overview.came_to(folder.path)
@@ -110,7 +110,7 @@ def look(
 
     Programs begin with what the packages have a part in that have moved `away` from another stack.
     """
-    runner, began = Runner(), time.monotonic() - 60 * spent(folder)
+    runner, began = Runner(), time.monotonic() - 60 * minutes_spent(folder)
     measuring = partial(measure, request, stack, runner, folder, search)
 
     def came_to() -> Numbers:
@@ -120,7 +120,7 @@ def look(
 
     fresh: list[Case] = []  # those that run, and aren't sorted yet
     try:
-        replayed(stack, search, measuring)
+        replay_older(stack, search, measuring)
         source = drawing.drawn(request.seed or 0, known.together(search.earlier), away)
         source = (each for each in source if not (request.loops and each.trainer))
         needed: list[Case] = []
@@ -128,14 +128,14 @@ def look(
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
             size = min(CHUNK, request.specs - search.funnel[Stage.PROGRAMS]) if request.specs else CHUNK
             programs = [] if over else islice(source, size)
-            fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
+            fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*plant(each, request)))]
             if not needed and not fresh:
                 break
             measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
             search.sort(fresh)
             fresh, needed = [], search.shrink()
             output.write_numbers(folder, came_to())  # for what goes on once this is killed
-        again(request, stack, runner, folder, search)
+        run_again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
         search.sort(fresh)
@@ -147,7 +147,7 @@ def look(
     return output.keep(folder, search, came_to())
 
 
-def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
+def replay_older(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
     """Run the findings first that were seen on other versions: one that does something else now explains nothing."""
     versions = untagged(stack.versions)
     old = [
@@ -162,7 +162,7 @@ def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[C
     search.replay(old)
 
 
-def changed(request: Request, stack: Environment) -> set[str]:
+def changed_packages(request: Request, stack: Environment) -> set[str]:
     """The packages that have another release on the stack than since when is asked."""
     if not request.since:
         return set()
@@ -170,13 +170,13 @@ def changed(request: Request, stack: Environment) -> set[str]:
     return {name for name, version in untagged(stack.versions).items() if before.get(name) != version}
 
 
-def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
+def plant(program: Program, request: Request) -> tuple[Program, Fault | None]:
     """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
     choose = random.Random(f"planted/{request.seed or 0}/{program.digest}")
     return sampling.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
-def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set[str]]:
+def begin(request: Request, stack: Environment) -> tuple[Request, RunFolder, set[str]]:
     """The request with all that it leaves out, its folder, a new one or the newest to go on with, and the packages that
     `changed`.
 
@@ -186,7 +186,7 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
     newest = storage.latest_run(kind=KIND) if request.resume else None
     if newest:
         storage.same_stack(newest, stack.versions)
-        request = gone_on(request, newest)
+        request = resume(request, newest)
     else:
         usual: dict[str, Any] = {
             "seed": request.seed or 0,
@@ -196,13 +196,13 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
         request = replace(request, minutes=request.minutes or MINUTES, **usual)
     if request.engine.here:
         engines.check_device(request.device, stack.python)
-    away = changed(request, stack)
+    away = changed_packages(request, stack)
     folder = newest or storage.new_run(kind=KIND)
     folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
     return request, folder, away
 
 
-def gone_on(request: Request, folder: RunFolder) -> Request:
+def resume(request: Request, folder: RunFolder) -> Request:
     """The request that a folder is of, for as long as is asked now; `begun` says what it raises."""
     info = folder.info()
     before = msgspec.convert(info.request, Asked)
@@ -230,14 +230,14 @@ class Asked(msgspec.Struct, frozen=True):
     loops: bool | None = None
 
 
-def prepared(request: Request, folder: RunFolder) -> Search:
+def search_of(request: Request, folder: RunFolder) -> Search:
     """A search that knows what its folder has."""
     search = Search(request.strategies, list(findings.explaining()), request.device)
     search.take(storage.entries(folder))
     return search
 
 
-def spent(folder: RunFolder) -> float:
+def minutes_spent(folder: RunFolder) -> float:
     """For how many minutes an exploration has gone on already."""
     return overview.came_to(folder.path).minutes if (folder.path / overview.NUMBERS).exists() else 0.0
 
@@ -252,7 +252,7 @@ def measure(
         measurement.measure([batch], request.workers, request.engine, UNLIKE_ALONE)
 
 
-def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
+def run_again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
     """Run what was found twice more, and count how often it does the same."""
     cells = [runner.add(case) for case in search.asked_again]
     for number in range(2, TIMES + 1):

@@ -81,9 +81,9 @@ def _one(name: str, wanted: Any) -> Any:
     return next((value for value in values if value != VALUES[name][0]), values[0])
 
 
-def before(case: Case, earlier: Iterable[Explains]) -> Known | None:
+def by_features(case: Case, earlier: Iterable[Explains]) -> Known | None:
     """What is known of a case from its features alone: it isn't run, as what is known would hide all else."""
-    if not case.program.in_trl and (of_model := refusals.known(case.program.spec, case.strategy)):
+    if not case.program.in_trl and (of_model := refusals.rules_for(case.program.spec, case.strategy)):
         return Known(FEATURE, of_model[0].why)
     for rule in TRAINING:
         if rule.holds(case.program.value, case.strategy):
@@ -108,7 +108,7 @@ def source(file: str) -> str:
     return SOURCES[package].format(packages.pinned(ROOT / "requirements.txt")[package]) + file
 
 
-def after(case: Case, result: Result, earlier: Iterable[Explains] = ()) -> Known | None:
+def by_result(case: Case, result: Result, earlier: Iterable[Explains] = ()) -> Known | None:
     """What is known of a case's result: a refusal in documented words, a failure of the catalogue, or a finding."""
     if refused := refusal(case, result):
         return refused

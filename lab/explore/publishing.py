@@ -36,7 +36,7 @@ def files(names: Sequence[str]) -> int:
     Where no file can be written, one that somebody wrote by hand runs, and stays.
     """
     wrong = 0
-    chosen = findings.named(names)
+    chosen = findings.by_name(names)
     for finding in chosen:
         line, reproduced = export(finding)
         print(line, flush=True)
@@ -108,7 +108,7 @@ def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
 
 def adopt(name: str) -> int:
     """Write the folder of a failure, of the same name, from a finding."""
-    [finding] = findings.named([name])
+    [finding] = findings.by_name([name])
     folder = REPROS / finding.name
     if folder.exists():
         raise UsageError(f"{folder.relative_to(ROOT)} exists")

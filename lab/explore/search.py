@@ -85,12 +85,12 @@ class Search:
             case = Case(program, name, fault, self.device)
             if not case.possible:
                 continue
-            if known.before(case, earlier):
+            if known.by_features(case, earlier):
                 self.funnel[Stage.KNOWN_BY_FEATURES] += 1
             elif not fault or refusals.injectable(program.spec, fault, name):
                 yield case
-                question = relations.chosen(case)
-                if question and question.twin and not known.before(question.twin, earlier):
+                question = relations.draw(case)
+                if question and question.twin and not known.by_features(question.twin, earlier):
                     self.checks.waiting.append(question)
                     yield question.twin
 
@@ -147,7 +147,7 @@ class Search:
                 self.checks.answer(Question(None, case), self.look)
             else:
                 self.funnel[Stage.DIFFER] += 1
-                if why := known.after(case, result, self.earlier):
+                if why := known.by_result(case, result, self.earlier):
                     self.known[case] = why
                     self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
@@ -229,8 +229,8 @@ class Search:
             self.funnel[Stage.TRAIN_AGAIN] += 1
             return
         case, result = shrunk.case, shrunk.result
-        by_features = known.before(case, self.earlier)
-        if why := by_features or known.after(case, result, self.earlier):
+        by_features = known.by_features(case, self.earlier)
+        if why := by_features or known.by_result(case, result, self.earlier):
             self.known[shrunk.case] = why
             self.funnel[Stage.KNOWN_ONCE_SMALL] += 1
             return

@@ -28,7 +28,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
         raise unknown("package", package, NEEDED)
     if len(names) != 1:
         raise UsageError("a bisect is about one finding: name it")
-    [finding] = findings.named(names)
+    [finding] = findings.by_name(names)
     seen_on = Version(finding.seen.stack[package]).public
     releases = within(package, index.releases(package), "", seen_on)
     runner, folder = Runner(), storage.new_run(kind=KIND)

@@ -10,7 +10,7 @@ import torch
 from faultline.strategies import Setup
 
 
-def held(model: Any) -> list[torch.Tensor]:
+def local_weights(model: Any) -> list[torch.Tensor]:
     """What this rank itself holds of the weights: its shard, or the whole replica."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 

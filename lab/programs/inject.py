@@ -18,7 +18,7 @@ from faultline.scenario import LR, MOMENTUM, Scenario, sgd
 from faultline.strategies import Setup, Wrapped, merged
 from lab.programs import changes
 from lab.programs.changes import APART, CHECKPOINTS, LOADED, LOSSES, MESHES, ROWS, WEIGHTS, Clock, Tensors
-from lab.programs.engines import held, unreduced_in_ddp
+from lab.programs.engines import local_weights, unreduced_in_ddp
 from lab.programs.fault import FAULTY, OF_WEIGHT, Fault, parse
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -41,7 +41,7 @@ def injection(text: str) -> Injection:
 def _in_engine(fault: Fault, clock: Clock, wrapped: Wrapped, setup: Setup) -> Wrapped:
     def step() -> None:
         with torch.no_grad():
-            before = [tensor.clone() for tensor in held(wrapped.model)]
+            before = [tensor.clone() for tensor in local_weights(wrapped.model)]
             wrapped.step()
         _after_step(fault, clock, wrapped.model, before)
 
@@ -75,7 +75,7 @@ def _after_step(fault: Fault, clock: Clock, model: Any, before: Tensors) -> None
     """Count a step that a wrapped model has made, and change its weights in the step at fault."""
     if fault.kind in WEIGHTS and clock.strikes:
         with torch.no_grad():
-            WEIGHTS[fault.kind](held(model), before)
+            WEIGHTS[fault.kind](local_weights(model), before)
     clock.step, clock.losses = clock.step + 1, 0
 
 

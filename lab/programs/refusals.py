@@ -82,7 +82,7 @@ DOCUMENTED: Sequence[Refusal] = tuple(Refusal(**row) for row in _rows("documente
 REPORTED: Sequence[Refusal] = tuple(Refusal(**row) for row in _rows("reported"))
 
 
-def known(spec: Spec, strategy: str) -> list[Rule]:
+def rules_for(spec: Spec, strategy: str) -> list[Rule]:
     """Why a spec does not train under a strategy; empty if it does. An error keeps all else from being seen."""
     rules = [each for each in MODEL if each.holds(lambda name: getattr(spec, name), strategy)]
     errors = [each for each in rules if each.outcome != Outcome.DIVERGES]
@@ -91,18 +91,18 @@ def known(spec: Spec, strategy: str) -> list[Rule]:
 
 def agrees(spec: Spec, strategy: str, outcome: str, text: str) -> bool:
     """Whether an outcome, with its detail, is what is known of a healthy spec."""
-    if not known(spec, strategy):
+    if not rules_for(spec, strategy):
         return outcome == Outcome.TRAINS
-    return bool(met(spec, strategy, outcome, text))
+    return bool(matching_rules(spec, strategy, outcome, text))
 
 
-def met(spec: Spec, strategy: str, outcome: str, text: str) -> list[Rule]:
+def matching_rules(spec: Spec, strategy: str, outcome: str, text: str) -> list[Rule]:
     """The rules that a spec's outcome, with its detail, is an example of."""
-    return [each for each in known(spec, strategy) if outcome == each.outcome and re.search(each.words, text)]
+    return [each for each in rules_for(spec, strategy) if outcome == each.outcome and re.search(each.words, text)]
 
 
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
     """Whether a fault can be seeded into a spec: its strategy trains it, and ranks can differ where they have to."""
     alike = fault.kind == "bit" and engines.holds(strategy) == Holds.SHARDS  # ranks gather the same shards
     mended = fault.kind == "buffer" and engines.family(strategy).broadcasts_buffers
-    return not known(spec, strategy) and not alike and not mended
+    return not rules_for(spec, strategy) and not alike and not mended

@@ -62,7 +62,7 @@ def run(request: Request) -> int:
 
     A model type that no batch can be made for, or that one process can't train, is listed with the reason.
     """
-    cells = chosen(request)
+    cells = cells_of(request)
     environment = environments.chosen(request.stack, "")
     asked = "" if request.stack == TODAY else request.stack
     models = {"models": request.models}
@@ -125,7 +125,7 @@ def by_model(entries: Collection[Result]) -> list[tuple[Architecture, bool, list
     return [(every[name], lora, cells[name, lora]) for name in every for lora in (False, True) if (name, lora) in cells]
 
 
-def chosen(request: Request) -> list[Cell]:
+def cells_of(request: Request) -> list[Cell]:
     """The cells of a request; raises UsageError for a model type that the list doesn't have."""
     every = architectures()
     for name in request.models:

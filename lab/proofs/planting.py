@@ -35,23 +35,23 @@ SAVED_BY_ALL = ("rank0_only_save", "all_ranks"), MERGED
 RESUMED = "rank0_only_save", "resumed_all_ranks"  # under DDP, with all that each rank resumes from
 
 
-def but(reasons: Mapping[str, str]) -> list[str]:
+def all_but(reasons: Mapping[str, str]) -> list[str]:
     """Every strategy but those that these patterns name, each with its reason: a new one is tried by itself."""
     assert all(fnmatch.filter(strategies.names(), pattern) for pattern in reasons), "a pattern names no strategy"
     return [name for name in strategies.names() if not text.matches(name, tuple(reasons))]
 
 
-def holding(*what: Holds) -> list[str]:
+def that_hold(*what: Holds) -> list[str]:
     """The strategies under which a rank holds one of these of the weights."""
     return [name for name in strategies.names() if strategies.holds(name) in what]
 
 
-EVERY = but({})
+EVERY = all_but({})
 NO_PEERS = {"single": "one process has no peers"}
 NO_STATIC_GRAPH = {"ddp-static-graph": "torch refuses `no_sync` with a static graph"}
 OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it finds in the model"}
-WHOLE = dict.fromkeys(holding(Holds.WHOLE, Holds.UNITS), "every rank has all weights, and gathers none")
-SHARDS = dict.fromkeys(holding(Holds.SHARDS), "ranks gather the same shards, and can't differ")
+WHOLE = dict.fromkeys(that_hold(Holds.WHOLE, Holds.UNITS), "every rank has all weights, and gathers none")
+SHARDS = dict.fromkeys(that_hold(Holds.SHARDS), "ranks gather the same shards, and can't differ")
 NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
 NO_WRAPPER = {
     "single": "the model is bare",
@@ -64,12 +64,12 @@ NO_GATHERING = {"fsdp1-[fgh]*": "torch dies of SIGSEGV where FSDP1 gathers on a 
 NO_MESH = {"fsdp1-hybrid": "accelerate hands FSDP1 no mesh, so trainers have none either"}
 ONE_GROUP = {"zero*": "gradients are reduced among all ranks at once"}
 
-ALL = but(NO_PEERS)
+ALL = all_but(NO_PEERS)
 OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
-WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
+WITH_MESH = [name for name in OF_NODES if name in all_but(ONE_GROUP)]
 DDP = fnmatch.filter(ALL, "ddp*")
 SUBSET = [name for name in strategies.usual_names() if name != "single"]
-GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
+GATHERED = all_but(NO_PEERS | WHOLE | NO_GATHERING)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ LAST = STEPS  # one-step faults strike here: no later step makes them larger
 TRAINING: Mapping[str, tuple[Fault, Sequence[str], Named]] = {
     "UNREDUCED_ON_ONE_RANK": (Fault("one unreduced", step=LAST), ALL, Named(worst=AT_LAST_STEP)),
     "UNREDUCED_EVERYWHERE": (Fault("unreduced", step=LAST), SUBSET, Named(worst=AT_LAST_STEP)),
-    "BYPASSED_WRAPPER": (Fault("bypassed"), but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
+    "BYPASSED_WRAPPER": (Fault("bypassed"), all_but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
     "LOST_CONTRIBUTION": (Fault("share", step=LAST, times=0.0), ALL, Named(worst=AT_LAST_STEP)),
     "SCALED_BY_WORLD_SIZE": (Fault("world size"), ALL, Named(worst=IN_A_STEP)),
     "FROZEN_ADAPTER": (
@@ -118,7 +118,7 @@ TRAINING: Mapping[str, tuple[Fault, Sequence[str], Named]] = {
         Named(signature="unmoved", worst=rf".*{re.escape(ADAPTER)}\..*"),
     ),
     "STALE_WEIGHTS": (Fault("stale", step=LAST), ALL, Named(worst=IN_WEIGHTS)),
-    "STALE_SHARD": (Fault("skipped", step=LAST), but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
+    "STALE_SHARD": (Fault("skipped", step=LAST), all_but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
     "NAN_LOSS": (
         Fault("share", step=LAST, times=math.nan),
         ALL,
@@ -131,11 +131,15 @@ TRAINING: Mapping[str, tuple[Fault, Sequence[str], Named]] = {
     ),
     "OTHER_ORDER": (Fault("other order"), ALL, Named(worst=IN_A_STEP)),
     # A peer in the rank's node sees its shard drift too.
-    "DRIFT": (Fault("drift", step=LAST), but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
-    "ONE_BIT": (Fault("bit", step=LAST), but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
+    "DRIFT": (
+        Fault("drift", step=LAST),
+        all_but(NO_PEERS | SHARDS),
+        Named(worst=r"\w.* \(weights, step 3, rank [01]\)"),
+    ),
+    "ONE_BIT": (Fault("bit", step=LAST), all_but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
     "WRONG_TOKEN_WEIGHT": (Fault("own mean"), ALL, Named(worst=IN_A_STEP)),
-    "DEAD_PARAMETERS": (Fault("dead"), but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
-    "DEAD_SHARDS": (Fault("dead shards"), but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DEAD_PARAMETERS": (Fault("dead"), all_but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DEAD_SHARDS": (Fault("dead shards"), all_but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
     # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
     "SAME_ROWS": (Fault("same rows"), ALL, Named("invalid", "evidence", "")),
     "UNREDUCED_BETWEEN_NODES": (Fault("apart", step=LAST), WITH_MESH, Named(worst=AT_LAST_STEP)),
@@ -198,21 +202,21 @@ def planted() -> Iterator[Planted]:
     yield from _each("ALL_FROZEN", (LORA,), SUBSET, Named("raises", "other", ""))
     lost = Named(worst=IN_WEIGHTS)
     for fault, names, named in (
-        ("FROZEN_ADAPTER", but(NO_MESH), frozen),
-        ("LOST_IN_TRAINER", but(NO_PEERS | NO_MESH), lost),
+        ("FROZEN_ADAPTER", all_but(NO_MESH), frozen),
+        ("LOST_IN_TRAINER", all_but(NO_PEERS | NO_MESH), lost),
     ):
         yield from _each(fault, (TRAINER,), names, named)
         yield from _each(fault, (TRAINER,), SUBSET, named, "bf16")
-    yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
+    yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), all_but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
     yield from _each("LOST_MICRO_BATCH", BY_HAND, EVERY, Named(worst=AT_LAST_STEP))
-    yield from _each("WRONG_COUNT", (WEIGHTED,), but(NO_STATIC_GRAPH), Named(worst=IN_A_STEP))
+    yield from _each("WRONG_COUNT", (WEIGHTED,), all_but(NO_STATIC_GRAPH), Named(worst=IN_A_STEP))
     # The engines with shards take no optimizer of what isn't in the model.
-    sharding = [name for name in ALL if name not in but(OWN_SHARDS)]
+    sharding = [name for name in ALL if name not in all_but(OWN_SHARDS)]
     yield from _each("DEAD_PARAMETERS", (FULL,), sharding, Named("raises", "other"))
     for fault in SPOILT:
         named = Named(signature="checkpoint-differs" if fault == "STALE_TENSOR" else "checkpoint-lacks", worst="")
-        yield from _each(fault, SAVED, but(NO_MESH), replace(named, detail=UP_PROJECTION))
-    alone = [name for name in but(NO_PEERS | NO_MESH) if name not in DDP]
+        yield from _each(fault, SAVED, all_but(NO_MESH), replace(named, detail=UP_PROJECTION))
+    alone = [name for name in all_but(NO_PEERS | NO_MESH) if name not in DDP]
     yield from _each("ONE_RANK_SAVES", SAVED, [name for name in alone if name in GATHERED], HANGS_OR_DIES)
     yield from _each("ONE_RANK_SAVES", SAVED_BY_ALL, [name for name in alone if name not in GATHERED], HANGS_OR_DIES)
     # DDP's saving waits for no rank, and the checkpoint lacks what the other one resumes from.
@@ -234,11 +238,11 @@ def _each(
     life: str = "straight",
 ) -> Iterator[Planted]:
     for name in names:
-        yield Planted(replace(cell(one_of(scenarios, name), name, precision), life=life), fault, named)
+        yield Planted(replace(cell(first_training(scenarios, name), name, precision), life=life), fault, named)
 
 
 @functools.cache
-def one_of(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
+def first_training(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
     """The first of several scenarios that is known to train under a strategy; raises LookupError without one."""
     if len(scenarios) == 1:
         return scenarios[0]

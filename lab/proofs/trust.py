@@ -22,7 +22,7 @@ from lab.programs.sampling import Case
 from lab.programs.target import write
 from lab.proofs import trust_judgement as judging
 from lab.proofs import trust_matrix
-from lab.proofs.trust_figures import Proof, measured, show
+from lab.proofs.trust_figures import Proof, figures_of, show
 
 KIND = "trust"
 HEALTHY, FAULTY = 500, 300
@@ -69,7 +69,7 @@ def run(request: Request) -> int:
         folder.describe(finished=True)
     finally:  # after an interruption, of what ran until then
         entries = [entry for entry in folder.results() if entry.cell in {*proof.cells}]
-        figures = measured(proof, entries, 0 if request.matrix else len({entry.cell.failure for entry in entries}))
+        figures = figures_of(proof, entries, 0 if request.matrix else len({entry.cell.failure for entry in entries}))
         show(proof, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_AS_EXPECTED if figures.holds else EXIT_UNEXPECTED
@@ -83,7 +83,7 @@ def of_matrix(request: Request) -> Proof:
 
 def of_specs(request: Request) -> Proof:
     """The proof of `check`."""
-    cases = chosen(request)
+    cases = cases_of(request)
 
     def about(cell: Cell) -> list[str]:
         case = cases[cell.failure]
@@ -92,7 +92,7 @@ def of_specs(request: Request) -> Proof:
 
     return Proof(
         KIND,
-        ordered(cases.values(), request.workers),
+        cells_of(cases.values(), request.workers),
         lambda folder: runs(cases, folder),
         lambda entry: judging.judged(cases[entry.cell.failure], entry),
         lambda entry: judging.called(cases[entry.cell.failure], entry),
@@ -101,20 +101,20 @@ def of_specs(request: Request) -> Proof:
     )
 
 
-def chosen(request: Request) -> dict[str, Case]:
+def cases_of(request: Request) -> dict[str, Case]:
     """The cases of a proof by name."""
     under = sampling.under()
-    cases = [sampling.healthy(request.seed, number) for number in range(_given(request.healthy, HEALTHY))]
-    cases += [sampling.faulty(request.seed, number, under) for number in range(_given(request.faulty, FAULTY))]
+    cases = [sampling.healthy(request.seed, number) for number in range(_or_usual(request.healthy, HEALTHY))]
+    cases += [sampling.faulty(request.seed, number, under) for number in range(_or_usual(request.faulty, FAULTY))]
     random.Random(request.seed).shuffle(cases)  # what an interruption leaves is of both kinds
     return {case.name: case for case in cases}
 
 
-def _given(number: int | None, usual: int) -> int:
+def _or_usual(number: int | None, usual: int) -> int:
     return usual if number is None else number
 
 
-def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
+def cells_of(cases: Iterable[Case], workers: int) -> list[Cell]:
     """The cells of all cases, so that no two workers wait for one reference."""
     cases, cells = [*cases], []
     for start in range(0, len(cases), workers):

@@ -24,7 +24,7 @@ def judged(case: Case, entry: Result) -> str:
     if not case.fault:
         if refusals.agrees(case.spec, entry.cell.strategy, entry.outcome, text(entry)):
             return RIGHT if entry.outcome == Outcome.TRAINS else REFUSED
-        return OTHERWISE if refusals.known(case.spec, entry.cell.strategy) else FALSE_ALARM
+        return OTHERWISE if refusals.rules_for(case.spec, entry.cell.strategy) else FALSE_ALARM
     if entry.outcome == Outcome.TRAINS:
         return MISSED
     return RIGHT if names(case.fault, entry) else MISNAMED
@@ -37,7 +37,7 @@ def called(case: Case, entry: Result) -> str:
     """
     if case.fault or judged(case, entry) != REFUSED:
         return ""
-    rules = refusals.met(case.spec, entry.cell.strategy, entry.outcome, text(entry))
+    rules = refusals.matching_rules(case.spec, entry.cell.strategy, entry.outcome, text(entry))
     expected = {name for each in rules for name in (each.failure, each.also) if name}
     named = names_given(entry)
     if named & expected:

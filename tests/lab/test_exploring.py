@@ -148,23 +148,23 @@ def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
     strategy = next(name for name in strategies.names() if matches(name, refusal.strategies))
     case = Case(Program(), strategy)
     raised = of(case, raises(f"ValueError: {refusal.words} here"))
-    assert known.after(case, raised) == known.Known(known.REFUSAL, link)
-    assert known.after(case, of(case, raises("ValueError: no"))) is None
+    assert known.by_result(case, raised) == known.Known(known.REFUSAL, link)
+    assert known.by_result(case, of(case, raises("ValueError: no"))) is None
 
 
 def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_strategies():
     """Breaks when what the catalogue has, or what was found before, is found again."""
     case = Case(Program.of(0, {"accumulate": 2, "accumulating": "by hand"}), "zero2")
-    assert known.before(case, ()) == known.Known(known.FAILURE, "zero12_manual_ga_keeps_last_microbatch")
+    assert known.by_features(case, ()) == known.Known(known.FAILURE, "zero12_manual_ga_keeps_last_microbatch")
     explains = Explains("seen_before", (("clip", "norm"),), ("zero2",))
     case = Case(Program.of(0, {"clip": "norm", "layers": 3}), "zero2")
-    assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
-    assert known.before(replace(case, strategy="zero3"), [explains]) is None
-    assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
+    assert known.by_features(case, [explains]) == known.Known(known.FINDING, "seen_before")
+    assert known.by_features(replace(case, strategy="zero3"), [explains]) is None
+    assert known.by_features(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
     case = Case(Program(), "fsdp2")
     result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
     reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].report)
-    assert known.after(case, result) == reported, "an open bug stands as what an engine refuses by intent"
+    assert known.by_result(case, result) == reported, "an open bug stands as what an engine refuses by intent"
 
 
 def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
@@ -174,10 +174,10 @@ def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
     for words, known_as in ((traceback, known.Known(known.FINDING, "seen_before")), ("ValueError: no", None)):
         explains = [Explains("seen_before", (("life", "resumed"),), ("fsdp1-full",), error=words)]
         ended = of(case, raises(words.replace("line 7", "line 8")))
-        assert known.before(case, explains) is None and known.after(case, ended, explains) == known_as
-        assert known.after(replace(case, strategy="ddp"), ended, explains) is None
+        assert known.by_features(case, explains) is None and known.by_result(case, ended, explains) == known_as
+        assert known.by_result(replace(case, strategy="ddp"), ended, explains) is None
     other = of(case, raises(f"{traceback} of another kind"))
-    assert known.after(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
+    assert known.by_result(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
 
 
 def test_planted_faults_are_counted_and_not_shrunk():

@@ -61,7 +61,7 @@ def test_every_feature_is_really_there(name, value, strategy, run):
     case = Case(Program.of(3, {**needed, name: value}), strategy)
     result = run(case)
     if name in REFUSED:
-        assert (refused := known.after(case, result)) and refused.kind == known.REFUSAL
+        assert (refused := known.by_result(case, result)) and refused.kind == known.REFUSAL
     elif (name, value) in WRONG:
         assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
     else:

@@ -65,9 +65,9 @@ def test_a_finding_is_named_by_its_folder_or_as_one_that_is_kept(tmp_path, repla
     """Breaks when what was found has to be copied to be replayed, or a typing error replays nothing and passes."""
     shrunk = Shrunk(CASE, entry("diverges", CASE.cell.id, signature="differs"), {}, minimal=True)
     made = findings.write(tmp_path, shrunk, steady=3)
-    assert findings.named([str(made.folder)]) == [made]
+    assert findings.by_name([str(made.folder)]) == [made]
     with pytest.raises(UsageError, match="is not the folder of a finding"):
-        findings.named([str(tmp_path)])
+        findings.by_name([str(tmp_path)])
     with pytest.raises(UsageError, match="no finding two"):
         replayed({}, names=("two",))
 
@@ -120,7 +120,7 @@ def test_since_when_is_kept_once(tmp_path):
 
 def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch, capsys, page):
     """Breaks when one old release ends a bisect, or releases are tried that are newer than where it was seen."""
-    made = findings.named(["fsdp2_adafactor_raises"])[0]
+    made = findings.by_name(["fsdp2_adafactor_raises"])[0]
     releases = [
         Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
     ]

@@ -98,7 +98,9 @@ def test_torchs_build_is_no_change(monkeypatch):
     """Breaks when `--since` draws what is near torch first, as one stack names torch's build and the other doesn't."""
     monkeypatch.setattr(command.environments, "resolve", lambda request: "deepspeed==0.19.7\ntorch==2.13.0\n")
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
-    assert command.changed(command.Request(since="deepspeed==0.19.7"), Environment("python", "")) == {"deepspeed"}
+    assert command.changed_packages(command.Request(since="deepspeed==0.19.7"), Environment("python", "")) == {
+        "deepspeed"
+    }
 
 
 @pytest.mark.parametrize(("version", "first"), [("0.19.7", True), ("0.19.8", False)])

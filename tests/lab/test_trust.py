@@ -25,7 +25,7 @@ RARE = (  # hardly ever drawn
     Spec(output="dataclass", frozen="biases", method="model", checkpoint="non-reentrant"),  # hooks see no dataclass
     Spec(block="experts", dtype="complex"),  # of FSDP2's units, the root has only the complex parameter
 )
-CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
+CASES = trust.cases_of(trust.Request(healthy=50, faulty=30))
 CASES |= {f"rare-{number}": sampling.case(f"rare-{number}", spec) for number, spec in enumerate(RARE)}
 SPOILT, HALVED, FROZEN = Fault("factor", "head", step=2, times=2.0), Fault("loss", times=0.5), Fault("frozen", "head")
 
@@ -38,7 +38,7 @@ DRAWN = sampled(CASES.values(), 9, lambda case: case.fault.kind if case.fault el
 def test_what_is_known_by_construction_is_what_check_says(shared_server, references, tmp_path, case):
     """Breaks when a healthy model is called wrong, or a fault is missed or called something else."""
     run = trust.runs({case.name: case}, tmp_path)
-    results = [run(shared_server, references, cell) for cell in trust.ordered([case], 1)]
+    results = [run(shared_server, references, cell) for cell in trust.cells_of([case], 1)]
     answers = {each.cell.strategy: (judging.judged(case, each), judging.text(each)) for each in results}
     right = {judging.RIGHT, judging.REFUSED}
     wrong = {name: answer for name, answer in answers.items() if answer[0] not in right}

@@ -74,8 +74,8 @@ HEALTHY = [
     *((UNUSED, name) for name in planting.SUBSET if name != "ddp"),
     (UNUSED, "ddp-find-unused"),
     *((planting.LORA, name) for name in (*planting.SUBSET, "fsdp1-no-shard")),
-    *((planting.ACCUMULATED, name) for name in planting.but(planting.NO_STATIC_GRAPH)),
-    *((planting.one_of(planting.SAVED, name), name) for name in planting.but(planting.NO_MESH)),
+    *((planting.ACCUMULATED, name) for name in planting.all_but(planting.NO_STATIC_GRAPH)),
+    *((planting.first_training(planting.SAVED, name), name) for name in planting.all_but(planting.NO_MESH)),
     *((planting.RESUMED, name) for name in planting.DDP),
 ]
 
@@ -97,7 +97,7 @@ def alarm(entry):
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
     *HEALTHY[::6],
-    *((planting.one_of(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
+    *((planting.first_training(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
     (UNFROZEN, "ddp"),
     (ZERO_UNFROZEN, "zero3"),
     (OWN_OPTIMIZER, "fsdp2"),
