@@ -254,7 +254,8 @@ def explore(
     from faultline.cells.cell import split_values
     from lab.explore import command
 
-    names = command.strategies_named(split_values(strategy)) if strategy else ()
+    patterns = split_values(strategy)
+    names = command.strategies_named(patterns) if patterns else ()
     workers, engine = crew.workers or 0, crew.engine()
     request = command.Request(
         minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops

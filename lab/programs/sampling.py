@@ -133,6 +133,6 @@ def _in_trl(kind: str, program: Program, choose: random.Random) -> Fault | None:
     return replace(fault, module=f"model.layers.{choose.choice(layers)}.self_attn.o_proj")
 
 
-def under(names: Sequence[str] = ()) -> tuple[str, ...]:
+def under() -> tuple[str, ...]:
     """The strategies of a proof: the usual ones that have several ranks."""
-    return tuple(names) or tuple(name for name in strategies.usual_names() if strategies.distributed(name))
+    return tuple(name for name in strategies.usual_names() if strategies.distributed(name))

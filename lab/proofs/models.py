@@ -10,7 +10,6 @@ from pathlib import Path
 
 import tomlkit
 
-from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, TargetFailed, UsageError, unknown
 from faultline.base.packages import TODAY
 from faultline.base.paths import ROOT
@@ -31,6 +30,7 @@ from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
 from faultline.runs.supervisor import RankServer
 from faultline.stacks import environments
+from lab.programs import sampling
 from lab.proofs import models_page, models_record
 from lab.proofs.models_record import Architecture
 
@@ -132,8 +132,7 @@ def cells_of(request: Request) -> list[Cell]:
         if name not in every:
             raise unknown("model", name, [*every])
     names = request.models or tuple(every)
-    usual = tuple(name for name in strategies.usual_names() if strategies.distributed(name))
-    selection = replace(request.selection, strategy=request.selection.strategy or usual)
+    selection = replace(request.selection, strategy=request.selection.strategy or sampling.under())
     variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED))
     cells = select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)
     if not cells:

@@ -51,7 +51,7 @@ def run(request: Request) -> int:
     Going on with one, cells that it has are judged anew, by what is known today. A case that the sampler makes
     otherwise today has another name, and runs.
     """
-    proof = of_matrix(request) if request.matrix else of_specs(request)
+    proof = trust_matrix.proof(request.healthy, request.faulty, request.seed) if request.matrix else of_specs(request)
     if request.resume:
         folder = storage.latest_run(kind=proof.kind)
         storage.same_stack(folder, versions())
@@ -73,12 +73,6 @@ def run(request: Request) -> int:
         show(proof, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_AS_EXPECTED if figures.holds else EXIT_UNEXPECTED
-
-
-def of_matrix(request: Request) -> Proof:
-    """The proof of the matrix's oracle."""
-    healthy = trust_matrix.HEALTHY if request.healthy is None else request.healthy
-    return trust_matrix.proof(healthy, request.faulty, request.seed)
 
 
 def of_specs(request: Request) -> Proof:
@@ -104,14 +98,12 @@ def of_specs(request: Request) -> Proof:
 def cases_of(request: Request) -> dict[str, Case]:
     """The cases of a proof by name."""
     under = sampling.under()
-    cases = [sampling.healthy(request.seed, number) for number in range(_or_usual(request.healthy, HEALTHY))]
-    cases += [sampling.faulty(request.seed, number, under) for number in range(_or_usual(request.faulty, FAULTY))]
+    healthy = HEALTHY if request.healthy is None else request.healthy
+    faulty = FAULTY if request.faulty is None else request.faulty
+    cases = [sampling.healthy(request.seed, number) for number in range(healthy)]
+    cases += [sampling.faulty(request.seed, number, under) for number in range(faulty)]
     random.Random(request.seed).shuffle(cases)  # what an interruption leaves is of both kinds
     return {case.name: case for case in cases}
-
-
-def _or_usual(number: int | None, usual: int) -> int:
-    return usual if number is None else number
 
 
 def cells_of(cases: Iterable[Case], workers: int) -> list[Cell]:

@@ -24,11 +24,11 @@ KIND = "oracle"
 HEALTHY = 1000
 
 
-def proof(healthy: int, faulty: int | None, seed: int) -> Proof:
+def proof(healthy: int | None, faulty: int | None, seed: int) -> Proof:
     """So many cells of the matrix that are known to train, and so many seeded faults, or all of them."""
     choose = random.Random(seed)
     known = training()
-    cells = choose.sample(known, min(healthy, len(known)))
+    cells = choose.sample(known, min(HEALTHY if healthy is None else healthy, len(known)))
     faults = [*planting.planted()]
     if faulty is not None:
         faults = choose.sample(faults, min(faulty, len(faults)))
