@@ -11,7 +11,7 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.ranks.facts import Facts
 from faultline.runs.results import Checked
 from lab.programs import sampling
-from lab.programs.fault import KINDS, Fault
+from lab.programs.fault import IN_CELLS, KINDS, Fault
 from lab.programs.sampling import Case
 from lab.programs.spec import Spec
 from lab.proofs import planting, trust, trust_matrix
@@ -150,5 +150,6 @@ def test_every_fault_is_planted_in_every_strategy_where_it_can_be():
     assert len(proof.cells) == len({*proof.cells}) == 10 + len(planted)
     assert sum(map(proof.faulty, proof.cells)) == len(planted)
     assert {each.fault for each in planted} <= planting.FAULTS.keys()
+    assert {each.kind for each in planting.FAULTS.values()} <= KINDS.keys() | IN_CELLS.keys(), "a rank would have none"
     assert {each.cell.strategy for each in planted} == {*strategies.names()}
     assert {*KINDS} == {case.fault.kind for case in CASES.values() if case.fault}
