@@ -63,23 +63,23 @@ def run(requirements: str, workers: int) -> int:
 
     Exit code 1 once all is done and a person has something to decide. What an interruption left is gone on with.
     """
-    new = wanted(requirements)
+    new = parse_versions(requirements)
     text = " ".join(f"{name}=={version}" for name, version in new.items())
     folder = RESULTS / f"bump-{text.replace('==', '-').replace(' ', '-')}"
     if not (folder / STATE).exists():
         old = {name: version for name, version in pinned(PINS).items() if name in new}
         if old == new:
             raise UsageError(f"requirements.txt has {text} already, so there is nothing to move")
-        verdict, page = asked(text, workers)
+        verdict, page = ask_is_safe(text, workers)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, Bump(new, old, verdict, page))
     bump = msgspec.json.decode((folder / STATE).read_bytes(), type=Bump)
-    PINS.write_text(moved(PINS.read_text(encoding="utf-8"), new), encoding="utf-8")
+    PINS.write_text(move_pins(PINS.read_text(encoding="utf-8"), new), encoding="utf-8")
     here = environments.pins("\n".join(requests.installed()))
     if any(here.get(name, "").split("+")[0] != version for name, version in new.items()):
         print(f"requirements.txt has {text}; once `make lock setup` has installed it, the same command goes on")
         return EXIT_AS_EXPECTED
-    lines = rewritten(bump, folder, workers)
+    lines = rewrite(bump, folder, workers)
     (folder / DECISIONS).write_text("".join(f"- {line}\n" for line in lines), encoding="utf-8")
     print("\nleft to a person:", *(f"- {line}" for line in lines), sep="\n")
     return EXIT_UNEXPECTED
@@ -89,7 +89,7 @@ def write(folder: Path, bump: Bump) -> None:
     (folder / STATE).write_bytes(msgspec.json.encode(bump))
 
 
-def wanted(requirements: str) -> dict[str, str]:
+def parse_versions(requirements: str) -> dict[str, str]:
     """The versions that are asked for by package; raises UsageError for all but ``name==version`` of the stack."""
     new: dict[str, str] = {}
     for text in requirements.split():
@@ -103,14 +103,14 @@ def wanted(requirements: str) -> dict[str, str]:
     return dict(sorted(new.items()))
 
 
-def moved(text: str, new: Mapping[str, str]) -> str:
+def move_pins(text: str, new: Mapping[str, str]) -> str:
     """A requirements file with other pins, and everything else as it was."""
     for name, version in new.items():
         text = re.sub(rf"(?m)^{re.escape(name)}==\S+", f"{name}=={version}", text)
     return text
 
 
-def asked(text: str, workers: int) -> tuple[str, str]:
+def ask_is_safe(text: str, workers: int) -> tuple[str, str]:
     """is-safe's verdict on the new versions, and the path of its page; an interrupted one is gone on with."""
     request = is_safe.IsSafeRequest(text, Selection(), workers=workers, resume=True)
     try:
@@ -121,13 +121,13 @@ def asked(text: str, workers: int) -> tuple[str, str]:
     return verdict, f"{next(storage.runs(kind='is-safe')).shown}/summary.md"
 
 
-def rewritten(bump: Bump, folder: Path, workers: int) -> list[str]:
+def rewrite(bump: Bump, folder: Path, workers: int) -> list[str]:
     """Measure the matrix and the findings on the new stack, and rewrite all that says what they do; gives what is left
     to a person, in lines."""
-    entries, unsteady = measured(folder, workers)
+    entries, unsteady = measure_matrix(folder, workers)
     lines = [f"is-safe says {bump.verdict}: {bump.page}"]
     lines += [f"{cell.id} doesn't do the same twice, and isn't blessed" for cell in unsteady]
-    lines += blessed([entry for entry in entries if entry.cell not in {*unsteady}], bump)
+    lines += bless_new([entry for entry in entries if entry.cell not in {*unsteady}], bump)
     if bump.findings is None:
         bump = replace(bump, findings=replay.replay(replay.Request(workers=workers, write=True)))
         write(folder, bump)
@@ -135,14 +135,14 @@ def rewritten(bump: Bump, folder: Path, workers: int) -> list[str]:
     matrix_run = str(folder / MATRIX)
     record.run([matrix_run])
     store.write(recording.with_today(store.everything()))
-    lines += faults(bump.new)
+    lines += move_faults(bump.new)
     score.run()
     command.durations(matrix_run)
     command.readmes(matrix_run)
     return [*lines, *NOT_MEASURED]
 
 
-def measured(folder: Path, workers: int) -> tuple[Sequence[Result], Sequence[Cell]]:
+def measure_matrix(folder: Path, workers: int) -> tuple[Sequence[Result], Sequence[Cell]]:
     """What each cell of the matrix does; and the cells that did something new, and then not the same again."""
     whole = RunRequest(Selection(), workers=workers, resume=True, results=str(folder / MATRIX))
     matrix.run(whole)
@@ -156,7 +156,7 @@ def measured(folder: Path, workers: int) -> tuple[Sequence[Result], Sequence[Cel
     return entries, [entry.cell for entry in new if again.get(entry.cell) != entry.did]
 
 
-def blessed(entries: Sequence[Result], bump: Bump) -> list[str]:
+def bless_new(entries: Sequence[Result], bump: Bump) -> list[str]:
     """Bless each failure of a run whose cells all prove and name what they did, for the new versions alone; gives what
     changed, or why it isn't blessed, in lines."""
     since = tuple((name, f">={version}") for name, version in bump.new.items() if name in STACK)
@@ -182,7 +182,7 @@ def blessed(entries: Sequence[Result], bump: Bump) -> list[str]:
     return lines
 
 
-def faults(new: Mapping[str, str]) -> list[str]:
+def move_faults(new: Mapping[str, str]) -> list[str]:
     """Move the line at fault of each failure to where its text stands in the new versions; gives, in lines, those whose
     text isn't there just once."""
     lines = []

@@ -73,28 +73,6 @@ def soak(
     return fire.run(cells, seed)
 
 
-def scaling(
-    *,
-    cells: Annotated[int, Parameter(help="How many cells that do nothing to hand out (default: 6000).")] = 6000,
-    overhead: Annotated[
-        int, Parameter(metavar="CELLS", help="Run so many cells with Ray and without, in turn (default: none).")
-    ] = 0,
-) -> int:
-    """Replay a run on up to 1,000 slots of a cluster.
-
-    It also measures how many cells a second a driver hands out.
-
-    Examples:
-      faultline prove scaling
-      faultline prove scaling --overhead 1000
-    """
-    if cells < 2 or overhead < 0:
-        raise UsageError("--cells must be at least 2, and --overhead no less than 0")
-    from lab.proofs import scaling as cluster
-
-    return cluster.run(cells, overhead)
-
-
 def findings(
     names: Annotated[
         list[str] | None, Parameter(help="Names of findings, or paths of their folders (default: all).")
@@ -139,29 +117,6 @@ def findings(
         return publishing.files(tuple(names or ()))
 
     return replay.run(replay.Request(tuple(names or ()), workers, write))
-
-
-def rediscover(
-    names: Annotated[
-        list[str] | None, Parameter(help="Failures (default: all with a variant that is a plain loop).")
-    ] = None,
-    /,
-    *,
-    minutes: Annotated[float, Parameter(help="How long each is looked for (default: 15).")] = 15.0,
-    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
-    resume: Annotated[bool, Parameter(help="Go on with the newest one.")] = False,
-    workers: Workers = CORES,
-) -> int:
-    """Look for known failures as if nobody knew them.
-
-    Examples:
-      faultline prove rediscover zero2_ga_wrong_gradient
-    """
-    if not 0 < minutes < inf:  # no number is neither
-        raise UsageError("--minutes must be a number above 0")
-    from lab.proofs import rediscover as blind
-
-    return blind.run(blind.Request(tuple(names or ()), minutes, seed, workers, resume))
 
 
 def trust(
@@ -221,12 +176,12 @@ def replay(
       faultline maintain replay --resume
       faultline maintain replay --change old/requirements.txt
     """
-    from lab.proofs import bumps
+    from lab.proofs import upgrades
 
     if change:
-        return bumps.change(Path(change))
+        return upgrades.change(Path(change))
 
-    return bumps.replay(names, workers, resume, fresh)
+    return upgrades.replay(names, workers, resume, fresh)
 
 
 def models(
@@ -299,7 +254,8 @@ def explore(
     from faultline.cells.cell import split_values
     from lab.explore import command
 
-    names = command.strategies(split_values(strategy)) if strategy else ()
+    patterns = split_values(strategy)
+    names = command.strategies_named(patterns) if patterns else ()
     workers, engine = crew.workers or 0, crew.engine()
     request = command.Request(
         minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops
@@ -309,4 +265,4 @@ def explore(
 
 MEASURE = (explore,)
 MAINTAIN = (findings, replay, bump)
-PROVE = (trust, repeat, chaos, soak, scaling, rediscover, bench, models)
+PROVE = (trust, repeat, chaos, soak, bench, models)

@@ -6,6 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+# What an engine says of a weight that is in shards where it is used whole, and nothing of its type or kind.
+SHARDED = re.compile(
+    r"mat2 must be a matrix|mixed torch\.Tensor and DTensor|expected 1D|must match the size|size mismatch|same shape"
+    r"|\bshape '|\bshapes? (?:mismatch|cannot)|\bdimension|setStorage|invalid gradient at|_will_engine_execute_node",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True)
 class Setting:

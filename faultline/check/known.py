@@ -1,7 +1,6 @@
 """Which known failure a cell of somebody's model shows, and which it may be as well."""
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from itertools import chain
@@ -11,6 +10,7 @@ from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
+from faultline.catalogue.recognition import SHARDED
 from faultline.observations import matching, measured
 from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
@@ -27,12 +27,6 @@ ALIKE = 0.01  # of two errors: so much is an engine's rounding
 APART = "buffers_apart"  # the fact of a cell in which ranks hold unlike buffers
 KNOWN_FACTS = {APART, *COMPARED, *(each.name for each in fields(Facts))}
 UNMOVED = Did("diverges", "unmoved")
-# What an engine says of a weight that is in shards where it is used whole, and nothing of its type or kind.
-SHARDED = re.compile(
-    r"mat2 must be a matrix|mixed torch\.Tensor and DTensor|expected 1D|must match the size|size mismatch|same shape"
-    r"|\bshape '|\bshapes? (?:mismatch|cannot)|\bdimension|setStorage|invalid gradient at|_will_engine_execute_node",
-    re.IGNORECASE,
-)
 ENDS = ("raises", "crashes")  # what an error or a signal ends
 CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
 

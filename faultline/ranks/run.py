@@ -39,11 +39,12 @@ class Injection:
 
 
 def injection(name: str) -> Injection:
-    """The Injection that ``path/to/file.py:NAME`` names."""
+    """The Injection that ``path/to/file.py:NAME`` names, or that the file's `injection` makes of what is named."""
     if not name:
         return Injection()
-    file, attribute = name.rsplit(":", 1)
-    return runpy.run_path(file)[attribute]
+    file, _, asked = name.partition(".py:")
+    made = runpy.run_path(f"{file}.py")
+    return made[asked] if asked in made else made["injection"](asked)
 
 
 def perturb(model: torch.nn.Module, precision: str) -> None:

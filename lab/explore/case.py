@@ -1,17 +1,25 @@
-"""A case: a program under a strategy, which is one cell."""
+"""A case: a program under a strategy, which is one cell, and how it runs: as the check of somebody's own model does."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from faultline import strategies
-from faultline.base.errors import UsageError
+from faultline.base.errors import TargetFailed, UsageError
 from faultline.catalogue import Variant
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells import rules
 from faultline.cells.cell import DEVICES, Cell
+from faultline.check import cell as checking
+from faultline.check import target
+from faultline.runs.results import Result
+from faultline.runs.runner import References
+from faultline.runs.supervisor import RankServer
 from lab.programs import program as programs
 from lab.programs.fault import Fault
 from lab.programs.program import Program
+from lab.programs.target import write
 
 VARIANT = "program"  # where a cell's id has its variant
 
@@ -64,3 +72,29 @@ def parse(text: str) -> Case:
     if device not in DEVICES:
         raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid device")
     return Case(programs.parse(json.dumps(values)), strategy, device=device)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs cells of cases that it knows."""
+
+    cases: dict[Cell, Case] = field(default_factory=dict)
+
+    def add(self, case: Case) -> Cell:
+        """Know a case; gives its cell."""
+        cell = case.cell
+        self.cases[cell] = case
+        return cell
+
+    def __call__(self, server: RankServer, references: References, cell: Cell) -> Result:
+        """One cell's result. What one process can't train is impossible: there is nothing to hold it against."""
+        folder = Path(server.folder) / "programs"
+        folder.mkdir(exist_ok=True)
+        case = self.cases[cell]
+        file = write(folder, case.program)
+        inject = case.fault.injection if case.fault else ""
+        made = replace(target.parse(f"{file}:build", ""), trainer=case.program.trainer, sketched=True)
+        try:
+            return checking.run(made, server, references, cell, inject)
+        except TargetFailed as failed:
+            return checking.without_reference(cell, failed, Outcome.IMPOSSIBLE, server)

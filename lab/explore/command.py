@@ -4,8 +4,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -23,17 +22,16 @@ from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import Environment
-from lab.explore import findings, keeping, known, numbers, overview, view
-from lab.explore.case import Case
+from lab.explore import findings, known, output, overview
+from lab.explore.case import Case, Runner
 from lab.explore.findings import Finding
-from lab.explore.numbers import Numbers
-from lab.explore.running import Runner
+from lab.explore.overview import Numbers
 from lab.explore.search import Search, Stage
-from lab.programs import drawing, faulty, sampling
+from lab.programs import drawing, sampling
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 
-KIND, BLIND = "explore", "rediscovery"  # of the folders, the second of what is looked for blind
+KIND = "explore"  # of the folders
 MINUTES = 10.0  # unless somebody says for how long
 CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
@@ -48,7 +46,6 @@ class Request:
 
     Trainers take longer than plain `loops`, which may be all that is looked at. What isn't given is the usual, or with
     `resume` what was given before. Programs begin with what packages have a part in that changed `since` another stack.
-    With `without`, nothing that is known of that failure counts, and the search ends as it is met.
     """
 
     minutes: float | None = None
@@ -59,7 +56,6 @@ class Request:
     resume: bool = False
     engine: Engine = LOCAL
     stack: str = TODAY
-    without: str = ""
     device: str = ""
     since: str = ""
     loops: bool | None = None
@@ -70,10 +66,8 @@ class Request:
         return {name: getattr(self, name) for name in ("minutes", "specs", *SAME)}
 
 
-def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The strategies of several ranks that patterns name; the usual ones if there are none."""
-    if not patterns:
-        return sampling.under()
+def strategies_named(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The strategies of several ranks that patterns name."""
     names = [name for name in every_strategy.names() if matches(name, tuple(patterns))]
     if wrong := [each for each in patterns if not any(matches(name, (each,)) for name in every_strategy.names())]:
         raise unknown("strategy", wrong[0], every_strategy.names())
@@ -82,17 +76,52 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
     return several
 
 
+@dataclass(frozen=True)
+class Exploration:
+    """A request with all that it leaves out, its stack and its folder, and what is known so far.
+
+    `away` are the packages that have moved since the stack that it names: programs begin with what they have a part in.
+    """
+
+    request: Request
+    stack: Environment
+    folder: RunFolder
+    search: Search
+    away: Collection[str] = frozenset()
+    engine: Engine = LOCAL
+    runner: Runner = field(default_factory=Runner)
+
+    def measure(self, cases: Sequence[Case]) -> None:
+        """Run the cases that have no result yet."""
+        missing = [case for case in cases if case.cell not in self.search.results]
+        self.run(missing, self.folder, lambda entry: self.search.take([entry]))
+
+    def measure_again(self) -> None:
+        """Run what was found twice more, and count how often it does the same."""
+        for number in range(2, TIMES + 1):
+            once_more, results = RunFolder(self.folder.path / f"again-{number}"), list[Result]()
+            once_more.path.mkdir(exist_ok=True)
+            once_more.describe(kind=KIND)
+            self.run(self.search.asked_again, once_more, results.append)
+            self.search.saw_again({result.cell: result for result in results})
+
+    def run(self, cases: Sequence[Case], folder: RunFolder, done: Callable[[Result], None]) -> None:
+        """Run cases, with their results in a folder."""
+        if cells := [self.runner.add(case) for case in cases]:
+            batch = Batch(cells, self.stack, folder, run=self.runner, done=done)
+            measurement.measure([batch], self.request.workers, self.engine, UNLIKE_ALONE)
+
+
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
     environment = environments.chosen(request.stack, "")
-    request, folder, away = begun(request, environment)
-    search = prepared(request, folder)
+    begun = begin(request, environment)
     with request.engine.warm() as engine:
-        explored = look(replace(request, engine=engine), environment, folder, search, away)
-    came_to = numbers.read(folder.path)
-    view.show(search, explored)
+        explored = look(replace(begun, engine=engine))
+    folder, came_to = begun.folder, overview.came_to(begun.folder.path)
+    output.show(begun.search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
-    keeping.publish(folder, explored, environment.python == sys.executable)
+    output.publish(folder, explored, environment.python == sys.executable)
     print(next_step(folder, explored))
     return EXIT_AS_EXPECTED
 
@@ -102,57 +131,54 @@ def next_step(folder: RunFolder, explored: Sequence[Finding]) -> str:
     if not explored:
         return "There is no finding. Another --seed draws other programs, and a larger --minutes more of them."
     first = min(explored, key=overview.grave)
-    keep = here(f"faultline maintain findings --keep {folder.shown}/{keeping.FINDINGS}/{first.name}")
+    keep = here(f"faultline maintain findings --keep {folder.shown}/{output.FINDINGS}/{first.name}")
     return f"next: read {first.name}, and keep what stands up to it: {keep}"
 
 
-def look(
-    request: Request, stack: Environment, folder: RunFolder, search: Search, away: Collection[str] = frozenset()
-) -> list[Finding]:
-    """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted.
-
-    Programs begin with what the packages have a part in that have moved `away` from another stack.
-    """
-    runner, began = Runner(), time.monotonic() - 60 * spent(folder)
-    measuring = partial(measure, request, stack, runner, folder, search)
+def look(exploration: Exploration) -> list[Finding]:
+    """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted."""
+    request, stack, folder, search = exploration.request, exploration.stack, exploration.folder, exploration.search
+    before = overview.came_to(folder.path).minutes if (folder.path / overview.NUMBERS).exists() else 0.0
+    began = time.monotonic() - 60 * before
 
     def came_to() -> Numbers:
-        return numbers.of(search, request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
+        minutes = (time.monotonic() - began) / 60
+        return overview.numbers_of(search, request.seed or 0, minutes, stack_name(stack.versions))
 
     fresh: list[Case] = []  # those that run, and aren't sorted yet
     try:
-        if not request.without:
-            replayed(stack, search, measuring)
-        source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
+        replay_older(exploration)
+        source = drawing.drawn(request.seed or 0, known.together(search.earlier), exploration.away)
         source = (each for each in source if not (request.loops and each.trainer))
         needed: list[Case] = []
-        while not search.met:
+        while True:
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
             size = min(CHUNK, request.specs - search.funnel[Stage.PROGRAMS]) if request.specs else CHUNK
-            first = request.without and needed  # what may be met ends the search
-            programs = [] if over or first else islice(source, size)
-            fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
+            programs = [] if over else islice(source, size)
+            fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*plant(each, request)))]
             if not needed and not fresh:
                 break
-            measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
+            exploration.measure(
+                [*dict.fromkeys([*needed, *fresh])]
+            )  # side by side: what is shrunk has few cases at a time
             search.sort(fresh)
             fresh, needed = [], search.shrink()
-            keeping.write_numbers(folder, came_to())  # for what goes on once this is killed
-        again(request, stack, runner, folder, search)
+            output.write_numbers(folder, came_to())  # for what goes on once this is killed
+        exploration.measure_again()
         folder.describe(finished=True)
     except KeyboardInterrupt:
         search.sort(fresh)
-        made = keeping.keep(folder, search, came_to())
-        view.show(search, made)
-        keeping.write_page(folder, made)
+        made = output.keep(folder, search, came_to())
+        output.show(search, made)
+        output.write_page(folder, made)
         print(f"go on: {here('faultline explore --resume')}")
         raise
-    return keeping.keep(folder, search, came_to())
+    return output.keep(folder, search, came_to())
 
 
-def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
+def replay_older(exploration: Exploration) -> None:
     """Run the findings first that were seen on other versions: one that does something else now explains nothing."""
-    versions = untagged(stack.versions)
+    search, versions = exploration.search, untagged(exploration.stack.versions)
     old = [
         each
         for each in findings.every()
@@ -161,11 +187,11 @@ def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[C
     ]
     if old:
         print(f"{count(len(old), 'finding')} of other versions: their cells run first", file=sys.stderr)
-    measuring([each.case for each in old])
+    exploration.measure([each.case for each in old])
     search.replay(old)
 
 
-def changed(request: Request, stack: Environment) -> set[str]:
+def changed_packages(request: Request, stack: Environment) -> set[str]:
     """The packages that have another release on the stack than since when is asked."""
     if not request.since:
         return set()
@@ -173,15 +199,14 @@ def changed(request: Request, stack: Environment) -> set[str]:
     return {name for name, version in untagged(stack.versions).items() if before.get(name) != version}
 
 
-def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
+def plant(program: Program, request: Request) -> tuple[Program, Fault | None]:
     """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
     choose = random.Random(f"planted/{request.seed or 0}/{program.digest}")
-    return faulty.planted(program, choose) if choose.random() < PLANTED else (program, None)
+    return sampling.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
-def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set[str]]:
-    """The request with all that it leaves out, its folder, a new one or the newest to go on with, and the packages that
-    `changed`.
+def begin(request: Request, stack: Environment) -> Exploration:
+    """An exploration in a new folder, or in the newest to go on with.
 
     Raises UsageError where the newest is of other options, or has come to its end, and for what can't be asked; then no
     folder is made.
@@ -189,7 +214,7 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
     newest = storage.latest_run(kind=KIND) if request.resume else None
     if newest:
         storage.same_stack(newest, stack.versions)
-        request = gone_on(request, newest)
+        request = resume(request, newest)
     else:
         usual: dict[str, Any] = {
             "seed": request.seed or 0,
@@ -199,16 +224,18 @@ def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder, set
         request = replace(request, minutes=request.minutes or MINUTES, **usual)
     if request.engine.here:
         engines.check_device(request.device, stack.python)
-    away = changed(request, stack)
-    folder = newest or storage.new_run(kind=BLIND if request.without else KIND)
+    away = changed_packages(request, stack)
+    folder = newest or storage.new_run(kind=KIND)
     folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
-    return request, folder, away
+    search = Search(request.strategies, list(findings.explaining()), request.device)
+    search.take(storage.entries(folder))
+    return Exploration(request, stack, folder, search, away)
 
 
-def gone_on(request: Request, folder: RunFolder) -> Request:
-    """The request that a folder is of, for as long as is asked now; `begun` says what it raises."""
+def resume(request: Request, folder: RunFolder) -> Request:
+    """The request that a folder is of, for as long as is asked now; `begin` says what it raises."""
     info = folder.info()
-    before = msgspec.convert(info.request, Asked)
+    before = msgspec.convert(info.request, Request)
     for name in SAME:
         given, had = getattr(request, name), getattr(before, name)
         if given not in (None, "", (), had):
@@ -218,51 +245,4 @@ def gone_on(request: Request, folder: RunFolder) -> Request:
     minutes, specs = request.minutes or before.minutes, request.specs or before.specs
     if info.finished and (minutes, specs) == (before.minutes, before.specs):
         raise UsageError(f"{folder.path.name} is finished: a larger --minutes or --specs goes on with it")
-    return replace(request, **msgspec.structs.asdict(before) | {"minutes": minutes, "specs": specs})
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """What a folder says of the request that it is of."""
-
-    minutes: float
-    seed: int
-    strategies: tuple[str, ...]
-    device: str
-    specs: int = 0
-    since: str = ""
-    loops: bool | None = None
-
-
-def prepared(request: Request, folder: RunFolder) -> Search:
-    """A search that knows what its folder has."""
-    earlier = [] if request.without else list(findings.explaining())
-    search = Search(request.strategies, earlier, request.without, request.device)
-    search.take(storage.entries(folder))
-    return search
-
-
-def spent(folder: RunFolder) -> float:
-    """For how many minutes an exploration has gone on already."""
-    return numbers.read(folder.path).minutes if (folder.path / numbers.FILE).exists() else 0.0
-
-
-def measure(
-    request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search, cases: Sequence[Case]
-) -> None:
-    """Run the cases that have no result yet."""
-    cells = [runner.add(case) for case in cases if case.cell not in search.results]
-    if cells:
-        batch = Batch(cells, stack, folder, run=runner, done=lambda entry: search.take([entry]))
-        measurement.measure([batch], request.workers, request.engine, UNLIKE_ALONE)
-
-
-def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
-    """Run what was found twice more, and count how often it does the same."""
-    cells = [runner.add(case) for case in search.asked_again]
-    for number in range(2, TIMES + 1):
-        once_more, results = RunFolder(folder.path / f"again-{number}"), list[Result]()
-        once_more.path.mkdir(exist_ok=True)
-        once_more.describe(kind=KIND)
-        batch = Batch(cells, stack, once_more, run=runner, done=results.append)
-        measurement.measure([batch], request.workers, request.engine, UNLIKE_ALONE)
-        search.saw_again({result.cell: result for result in results})
+    return replace(request, minutes=minutes, specs=specs, **{name: getattr(before, name) for name in SAME})

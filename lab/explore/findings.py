@@ -19,7 +19,7 @@ from faultline.catalogue.outcomes import Did, Outcome
 from faultline.runs.results import Result
 from lab.explore import case as cases
 from lab.explore.case import Case
-from lab.explore.kind import kind, role
+from lab.explore.fingerprint import kind, role
 from lab.explore.known import Explains
 from lab.explore.shrinking import Shrunk
 
@@ -101,7 +101,7 @@ def every(folder: Path = FINDINGS) -> list[Finding]:
     return [read(file.parent) for file in sorted(folder.glob(f"*/{SPEC}"))]
 
 
-def named(names: Sequence[str]) -> list[Finding]:
+def by_name(names: Sequence[str]) -> list[Finding]:
     """Findings by name, or by the path of a folder elsewhere; all that are kept if none is given.
 
     Raises UsageError for a name that there isn't.
@@ -131,7 +131,7 @@ def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
     about = About(f"{shrunk.case.words}: {kind(shrunk.result)}")
     spec = json.dumps(shrunk.case.as_json(), indent=1) + "\n"
     home = free(folder, name(shrunk), spec)
-    finding = Finding(home, shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
+    finding = Finding(home, shrunk.case, seen_of(shrunk.result, shrunk.where, steady), about)
     home.mkdir(parents=True, exist_ok=True)
     (home / SPEC).write_text(spec)
     write_seen(home, finding.seen)
@@ -147,7 +147,7 @@ def free(folder: Path, name: str, spec: str) -> Path:
     return home
 
 
-def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
+def seen_of(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
     """What was seen of a case, and of its program by strategy."""
     words = {strategy: str(did) for strategy, did in where.items()}
     return Seen(

@@ -1,25 +1,82 @@
-"""The page of the findings: all that are kept, the gravest first, and what the explorations came to."""
+"""What explorations came to, in numbers that are kept, and the page of the findings, the gravest first."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from faultline.base.markdown import headed, put, row
+from faultline.base.paths import content
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Outcome
 from lab.explore import findings
 from lab.explore.findings import Finding
-from lab.explore.numbers import Numbers
+from lab.explore.relation_checks import Tally
+from lab.explore.search import Search, Stage
 from lab.programs.fault import KINDS
 from lab.programs.settings import SETTINGS
 
 README = "README.md"
 PAGE = findings.FINDINGS / README
 EXPLORATIONS = findings.FINDINGS / "explorations.jsonl"
+NUMBERS = "numbers.json"  # in the folder of an exploration
 RAISING = (Outcome.HANGS, Outcome.CRASHES, Outcome.RAISES)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Programs, cases that ran, that differ, and that are known by what they do or once they are small; findings;
+    planted faults and relations, and how many were seen, or held; and the planted ones by kind and by how they were
+    seen, with an empty word for those that weren't. `small` is what the cases came down to that weren't known,
+    `by_relation` what became of each relation."""
+
+    seed: int
+    minutes: float
+    programs: int
+    cases: int
+    differ: int
+    known: int
+    findings: int
+    silent: int
+    planted: int
+    planted_seen: int
+    related: int
+    held: int
+    stack: str
+    by_kind: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    small: int | None = None
+    by_relation: Mapping[str, Tally] = field(default_factory=dict)
+
+
+def came_to(folder: Path) -> Numbers:
+    """What the exploration of a folder came to; raises OSError or ValueError where it has no such numbers."""
+    return msgspec.json.decode(content(folder / NUMBERS), type=Numbers)  # whose errors are ValueErrors
+
+
+def numbers_of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
+    """What a search came to so far."""
+    funnel, tallies = search.funnel, search.checks.tallies
+    return Numbers(
+        seed,
+        round(minutes, 1),
+        programs=funnel[Stage.PROGRAMS],
+        cases=funnel[Stage.RUN],
+        differ=funnel[Stage.DIFFER],
+        known=funnel[Stage.KNOWN_BY_RESULT] + funnel[Stage.KNOWN_ONCE_SMALL],
+        findings=len(search.findings),
+        silent=search.silent,
+        planted=search.planted.total(),
+        planted_seen=search.planted_seen,
+        related=sum(tally.pairs for tally in tallies.values()),
+        held=sum(tally.held for tally in tallies.values()),
+        stack=stack,
+        by_kind=search.planted_by_kind,
+        small=search.small,
+        by_relation=tallies,
+    )
 
 
 def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
@@ -113,7 +170,7 @@ def planted(explorations: list[Numbers]) -> list[str]:
             by_kind.setdefault(kind, Counter()).update(seen)
     rows = [
         row(
-            f"{kind}: {KINDS[kind]}",
+            f"{kind}: {KINDS[kind].words}",
             f"{seen.total() - seen['']} of {seen.total()}",
             ", ".join(f"{number} {how}" for how, number in sorted(seen.items()) if how),
         )

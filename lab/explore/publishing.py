@@ -19,7 +19,7 @@ from faultline.cells.cell import Cell
 from faultline.export import emit, prove
 from faultline.export.cell import ExportedCell, place
 from faultline.observations import measured
-from lab.explore import findings, numbers, overview, skeleton
+from lab.explore import findings, overview, skeleton
 from lab.explore.findings import Finding
 
 NAME = "finding"  # which no failure has
@@ -36,7 +36,7 @@ def files(names: Sequence[str]) -> int:
     Where no file can be written, one that somebody wrote by hand runs, and stays.
     """
     wrong = 0
-    chosen = findings.named(names)
+    chosen = findings.by_name(names)
     for finding in chosen:
         line, reproduced = export(finding)
         print(line, flush=True)
@@ -86,9 +86,11 @@ def take_in(folder: str) -> int:
 def count_in(run: str) -> int:
     """Add what an exploration came to, and write the page of the findings anew."""
     try:
-        came_to = numbers.read(Path(run))
+        came_to = overview.came_to(Path(run))
     except (OSError, ValueError):
-        raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {numbers.FILE}") from None
+        raise UsageError(
+            f"{run} is not the folder of an exploration that ended: it has no {overview.NUMBERS}"
+        ) from None
     overview.add(came_to)
     print(overview.write())
     return EXIT_AS_EXPECTED
@@ -106,7 +108,7 @@ def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
 
 def adopt(name: str) -> int:
     """Write the folder of a failure, of the same name, from a finding."""
-    [finding] = findings.named([name])
+    [finding] = findings.by_name([name])
     folder = REPROS / finding.name
     if folder.exists():
         raise UsageError(f"{folder.relative_to(ROOT)} exists")

@@ -13,7 +13,7 @@ from faultline.ranks.report import Measure, Sketch
 from faultline.runs.results import Result
 from lab.explore.case import Case
 from lab.explore.shrinking import Look, all_of
-from lab.programs import drawing, rules
+from lab.programs import drawing, refusals
 from lab.programs.program import VALUES, Program
 from lab.programs.settings import SAMPLING, SETTINGS
 
@@ -40,7 +40,7 @@ class Relation:
     def twin(self, case: Case) -> Case | None:
         """The case that a case is to be held against; None where the relation says nothing of it."""
         program = case.program
-        if not rules.has(self.where, program.value) or case.strategy == self.strategy:
+        if not refusals.has(self.where, program.value) or case.strategy == self.strategy:
             return None
         changed = self.replacement(case) if callable(self.replacement) else self.replacement
         wanted = {**program.features, **changed}
@@ -148,7 +148,7 @@ def sketched(result: Result, case: Case) -> Sketch | None:
     return result.checked.sketch if result.outcome == Outcome.TRAINS or case.fault else None
 
 
-def chosen(case: Case) -> Question | None:
+def draw(case: Case) -> Question | None:
     """A relation that says something of a case, by chance: of some cases, and of all with a planted fault."""
     choose = random.Random(f"relation/{case.cell.id}")
     asked = of(case) if case.fault or choose.random() < SHARE else []
@@ -164,12 +164,12 @@ def broken(one: Sketch, other: Sketch, relation: Relation, precision: str = "fp3
         names = [name for name in here if name in there]
         largest = max((here[name][0] for name in names), default=0.0)
         for name in names:
-            if not alike(here[name], there[name], times, largest, precision):
+            if not same_measure(here[name], there[name], times, largest, precision):
                 return f"{kind} of {name}"
     return ""
 
 
-def alike(one: Measure, other: Measure, times: float, largest: float, precision: str) -> bool:
+def same_measure(one: Measure, other: Measure, times: float, largest: float, precision: str) -> bool:
     """Whether two tensors have the same norm and direction, one of them so many times the other.
 
     What is small beside the largest of its run is held against a part of that, as rounding is.

@@ -11,9 +11,8 @@ from faultline.runs.driver import Batch
 from faultline.runs.measurement import UNLIKE_ALONE
 from faultline.runs.results import Result
 from lab.explore import findings, overview
-from lab.explore.case import Case
+from lab.explore.case import Case, Runner
 from lab.explore.findings import Finding
-from lab.explore.running import Runner
 
 KIND = "findings"
 
@@ -34,7 +33,7 @@ def run(request: Request) -> int:
 
 def replay(request: Request) -> Sequence[str]:
     """Replay findings; gives the names of those that do anything otherwise now."""
-    if not (chosen := findings.named(request.names)):
+    if not (chosen := findings.by_name(request.names)):
         print("there is no finding in findings/")
         return ()
     runner, results = Runner(), dict[Cell, Result]()
@@ -51,7 +50,7 @@ def replay(request: Request) -> Sequence[str]:
         )
         if request.write:
             where = {case.strategy: results[case.cell].did for case in places(finding)}
-            now = findings.seen(results[finding.case.cell], where, finding.seen.steady)
+            now = findings.seen_of(results[finding.case.cell], where, finding.seen.steady)
             findings.write_seen(finding.folder, now)
     if request.write:
         print(overview.write())

@@ -12,12 +12,12 @@ from faultline.strategies import family_name
 from lab.explore import known, relations, shrinking
 from lab.explore.case import Case
 from lab.explore.findings import Finding
-from lab.explore.holding import Broken, Holding
-from lab.explore.kind import exact, kind, role, silent
+from lab.explore.fingerprint import exact, kind, role, silent
 from lab.explore.known import Explains, Known
+from lab.explore.relation_checks import Broken, RelationChecks
 from lab.explore.relations import Question
 from lab.explore.shrinking import Missing, Shrunk
-from lab.programs import truth
+from lab.programs import refusals
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 
@@ -58,7 +58,6 @@ class Cluster:
 class Search:
     """What is known so far: results by cell, and what became of each difference.
 
-    `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
     `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `once` are cases that
     train when they run again, and what they did. `again` counts further runs of what was found, by whether they did the
     same. `changed` are findings that are kept, and do something else now.
@@ -66,7 +65,6 @@ class Search:
 
     strategies: Sequence[str]
     earlier: list[Explains] = field(default_factory=list)
-    without: str = ""
     device: str = "cpu"
     results: dict[Cell, Result] = field(default_factory=dict)
     funnel: Counter[Stage] = field(default_factory=Counter)
@@ -74,11 +72,10 @@ class Search:
     known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    holding: Holding = field(default_factory=Holding)
+    checks: RelationChecks = field(default_factory=RelationChecks)
     again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
     changed: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
-    met: Case | None = None
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
@@ -88,13 +85,13 @@ class Search:
             case = Case(program, name, fault, self.device)
             if not case.possible:
                 continue
-            if known.before(case, earlier, self.without):
+            if known.by_features(case, earlier):
                 self.funnel[Stage.KNOWN_BY_FEATURES] += 1
-            elif not fault or truth.injectable(program.spec, fault, name):
+            elif not fault or refusals.injectable(program.spec, fault, name):
                 yield case
-                question = relations.chosen(case)
-                if question and question.twin and not known.before(question.twin, earlier, self.without):
-                    self.holding.waiting.append(question)
+                question = relations.draw(case)
+                if question and question.twin and not known.by_features(question.twin, earlier):
+                    self.checks.waiting.append(question)
                     yield question.twin
 
     def look(self, case: Case) -> Result:
@@ -110,7 +107,7 @@ class Search:
     @property
     def asked_again(self) -> list[Case]:
         """The cases that are to run again: those of what was found, and of the relations that are broken."""
-        asked = [case for question in self.holding.asked_again for case in question.cases]
+        asked = [case for question in self.checks.asked_again for case in question.cases]
         return [*dict.fromkeys([*(each.shrunk.case for each in self.clusters.values()), *asked])]
 
     def saw_again(self, results: Mapping[Cell, Result]) -> None:
@@ -119,7 +116,7 @@ class Search:
             cell = each.shrunk.case.cell
             if cell in results:
                 self.again[cell, exact(results[cell]) == exact(self.results[cell])] += 1
-        self.holding.saw_again(lambda case: results[case.cell])
+        self.checks.saw_again(lambda case: results[case.cell])
 
     def replay(self, replayed: Iterable[Finding]) -> None:
         """Hold findings that ran anew against what was seen of them."""
@@ -147,15 +144,15 @@ class Search:
                 self.funnel[Stage.INVALID] += 1
                 self.left.append(case)
             elif result.outcome == Outcome.TRAINS:
-                self.holding.answer(Question(None, case), self.look)
+                self.checks.answer(Question(None, case), self.look)
             else:
                 self.funnel[Stage.DIFFER] += 1
-                if why := known.after(case, result, self.earlier, self.without):
+                if why := known.by_result(case, result, self.earlier):
                     self.known[case] = why
                     self.funnel[Stage.KNOWN_BY_RESULT] += 1
                 else:
                     self.left.append(case)
-        self.holding.hold(self.look)
+        self.checks.hold(self.look)
 
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
@@ -175,13 +172,13 @@ class Search:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
         self.left = waiting
-        needed |= self.holding.shrink(self.look)
+        needed |= self.checks.shrink(self.look)
         return list(needed.values())
 
     @property
     def broken(self) -> list[Broken]:
         """What breaks a relation, and what is wrong with it."""
-        return self.holding.broken(self.look)
+        return self.checks.broken(self.look)
 
     @property
     def findings(self) -> list[Cluster]:
@@ -232,13 +229,11 @@ class Search:
             self.funnel[Stage.TRAIN_AGAIN] += 1
             return
         case, result = shrunk.case, shrunk.result
-        by_features = known.before(case, self.earlier, self.without)
-        if why := by_features or known.after(case, result, self.earlier, self.without):
+        by_features = known.by_features(case, self.earlier)
+        if why := by_features or known.by_result(case, result, self.earlier):
             self.known[shrunk.case] = why
             self.funnel[Stage.KNOWN_ONCE_SMALL] += 1
             return
-        if self.without and known.is_failure(shrunk.case, shrunk.result, self.without):
-            self.met = self.met or shrunk.case
         key = key_of(shrunk)
         if key in self.clusters:
             self._count(key)

@@ -9,7 +9,7 @@ from faultline.catalogue.outcomes import Did
 from faultline.releases.bisection import smallest
 from faultline.runs.results import Result
 from lab.explore.case import Case
-from lab.explore.kind import alike
+from lab.explore.fingerprint import alike
 from lab.programs import drawing
 from lab.programs.program import VALUES, Program
 

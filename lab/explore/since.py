@@ -14,8 +14,8 @@ from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, index, requests
 from faultline.stacks.index import Release
 from lab.explore import findings, overview
+from lab.explore.case import Runner
 from lab.explore.replay import KIND
-from lab.explore.running import Runner
 
 
 def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
@@ -28,7 +28,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
         raise unknown("package", package, NEEDED)
     if len(names) != 1:
         raise UsageError("a bisect is about one finding: name it")
-    [finding] = findings.named(names)
+    [finding] = findings.by_name(names)
     seen_on = Version(finding.seen.stack[package]).public
     releases = within(package, index.releases(package), "", seen_on)
     runner, folder = Runner(), storage.new_run(kind=KIND)

@@ -74,7 +74,7 @@ TEMPLATES = emit.TEMPLATES.overlay(loader=FileSystemLoader(Path(__file__).parent
 MEASURED = "<!-- measured: begin -->\n<!-- measured: end -->\n"
 
 
-def missing(program: Program) -> list[str]:
+def not_written(program: Program) -> list[str]:
     """The features of a program that no failure's file is written of yet."""
     written = IN_TRL if program.in_trl else WRITTEN
     return [
@@ -89,7 +89,7 @@ def write(finding: Finding, folder: Path, by_hand: bool = False) -> list[str]:
 
     Raises UsageError for a finding that has some, unless they are wanted so.
     """
-    lacks = missing(finding.case.program)
+    lacks = not_written(finding.case.program)
     if lacks and not by_hand:
         raise UsageError(f"{finding.name}: no failure's file is written of {listing(lacks)} yet")
     folder.mkdir(parents=True)

@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, count
 from typing import Any
 
-from lab.programs import rules
+from lab.programs import refusals
 from lab.programs import spec as specs
 from lab.programs.program import VALUES, Program
-from lab.programs.sampling import sensible as sensible_model
 from lab.programs.settings import ACCELERATE, SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
 
 FEWEST, MOST = 2, 7
@@ -249,8 +248,8 @@ def sensible(program: Program) -> Program:
 
 def _without(program: Program) -> Program:
     for where, without in SENSELESS:
-        if not without.isdisjoint(program.features) and rules.has(where, program.value):
+        if not without.isdisjoint(program.features) and refusals.has(where, program.value):
             program = program.with_only(name for name, _ in program.chosen if name not in without)
-    model = sensible_model(program.spec)
+    model = specs.sensible(program.spec)
     remaining = {name: value for name, value in program.chosen if name not in specs.VALUES}
     return Program.of(program.seed, {**remaining, **model.features})

@@ -10,7 +10,7 @@ import torch
 from faultline.strategies import Setup
 
 
-def held(model: Any) -> list[torch.Tensor]:
+def local_weights(model: Any) -> list[torch.Tensor]:
     """What this rank itself holds of the weights: its shard, or the whole replica."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -66,4 +66,21 @@ def own_results(setup: Setup) -> Iterator[None]:
             if hasattr(c10d, name):  # torch before 2.13 has no reduce_scatter_single
                 for module in (torch.distributed, c10d):
                     stack.enter_context(mock.patch.object(module, name, wrap(getattr(c10d, name))))
+        yield
+
+
+@contextlib.contextmanager
+def without_peer_nodes(setup: Setup) -> Iterator[None]:
+    """An all-reduce of some ranks only does nothing: with hybrid sharding, that of the copies."""
+    c10d = torch.distributed.distributed_c10d
+    original = c10d.all_reduce
+
+    def all_reduce(tensor: Any, *args: Any, group: Any = None, **kwargs: Any) -> Any:
+        if torch.distributed.get_world_size(group) < setup.world_size:
+            return None
+        return original(tensor, *args, group=group, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for module in (torch.distributed, c10d):
+            stack.enter_context(mock.patch.object(module, "all_reduce", all_reduce))
         yield

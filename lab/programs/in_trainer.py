@@ -49,7 +49,7 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     """The Trainer of a program as JSON, for a rank, or for one process in place of `world_size` ranks."""
     from transformers import Trainer, TrainingArguments
 
-    made = loop.taken(text, setup)
+    made = loop.program_for(text, setup)
     training = made.training
     model, loss, batch = loop.built(made)
     loop.recomputed(model, training.recompute)

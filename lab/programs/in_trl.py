@@ -20,7 +20,7 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     """The trainer of a program as JSON, for a rank or for one process."""
     from tiny_models.kit import GRPO, letter_score, prompts, saved, tokenizer, turns
 
-    made = loop.taken(text, setup)
+    made = loop.program_for(text, setup)
     name = made.trainer
     settings = of_rows(name)
     once = prompts() if TRL[name].samples else turns(TRL[name].columns, letters(made.training))

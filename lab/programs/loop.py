@@ -43,7 +43,7 @@ class Rows:
 
 def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     """What a rank trains of a program as JSON, or one process in place of `world_size` ranks."""
-    made = taken(text, setup)
+    made = program_for(text, setup)
     training, loop = made.training, Loop(made.training)
     inside, loss, batch = built(made, setup.rank if training.begins == "by rank" and not setup.reference else 0)
     if training.teacher != "none":
@@ -74,7 +74,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     )
 
 
-def taken(text: str, setup: Setup) -> Program:
+def program_for(text: str, setup: Setup) -> Program:
     """The program of a JSON text, without settings that the rank's strategy doesn't take."""
     made, name = parse(text), setup.strategy
     return made.under(strategies.family_name(name), name) if name else made

@@ -9,7 +9,7 @@ from typing import Any, Self
 from faultline.base.text import matches
 from lab.programs import spec as specs
 from lab.programs import training as trainings
-from lab.programs.phrases import phrase
+from lab.programs.descriptions import describe
 from lab.programs.settings import ACCELERATE, SETTINGS, TRAINERS, TRL
 from lab.programs.spec import Spec, digest
 from lab.programs.training import Training
@@ -110,7 +110,7 @@ class Program:
     @property
     def words(self) -> str:
         """As a person reads it: ``a head tied to the embedding, 2 micro-batches a step, zero.overlap_comm=False``."""
-        return ", ".join(phrase(name, value) for name, value in self.chosen) or "plain"
+        return ", ".join(describe(name, value) for name, value in self.chosen) or "plain"
 
     @property
     def digest(self) -> str:

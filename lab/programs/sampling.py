@@ -1,19 +1,25 @@
-"""Specs and faults by chance: what a seed and a number give is the same everywhere."""
+"""Specs and faults by chance, and faults that a spec or a program can have, of which nothing in it hides one."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from faultline import strategies
+from lab.programs import drawing, refusals
 from lab.programs import fault as faults
-from lab.programs import truth
 from lab.programs.fault import Fault
-from lab.programs.spec import VALUES, Spec, blocks, digest
+from lab.programs.program import Program
+from lab.programs.spec import VALUES, Spec, blocks, digest, sensible
 
 SHARE = 0.12  # of the features that a spec has: with more, one that an engine refuses hides all others
 FACTORS = (0.25, 0.5, 2.0, 3.0)
 TRIES = 200
+HIDING = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins", "precision"}
+"""Features beside which some faults change nothing."""
+OF_A_LOOP = ("rows", "stale")
+"""Faults that take a loop: a trainer's rows are its sampler's, and accelerate steps DeepSpeed within `backward`."""
+INSIDE = "inside"
+"""Where transformers' Trainer has the model, as it is given one that has its loss."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def faulty(seed: int, number: int, under: Sequence[str]) -> Case:
     for _ in range(TRIES):
         spec = sample(choose)
         fault = seeded(kind, spec, choose)
-        if fault and any(truth.injectable(spec, fault, name) for name in under):
+        if fault and any(refusals.injectable(spec, fault, name) for name in under):
             return case(f"faulty-{seed}-{number:04}", spec, fault)
     raise LookupError(f"no spec of {TRIES} can have a fault of kind {kind}")
 
@@ -56,37 +62,6 @@ def sample(choose: random.Random) -> Spec:
         if choose.random() < SHARE:
             spec = replace(spec, **{name: choose.choice(values[1:])})
     return sensible(spec)
-
-
-def sensible(spec: Spec) -> Spec:
-    """The spec without features that say nothing together with others."""
-    plain: dict[str, Any] = {}
-    if spec.layers == 1 or spec.tied == "blocks":
-        plain["shared"] = False
-    if spec.layers == 1 and spec.tied == "blocks":
-        plain["tied"] = "nothing"
-    if spec.sparse and spec.tied == "head":
-        plain["tied"] = "nothing"  # the gradients of both uses can't be added in one process either
-    if spec.no_grad == "part":  # of which something has to train, and whose input gets no gradient
-        plain |= {"twice": False}
-        plain |= {"frozen": "nothing"} if spec.frozen == "first" else {}
-        plain |= {"checkpoint": "none"} if spec.checkpoint == "reentrant" else {}
-    if spec.container == "sequence":  # which is called as a whole
-        plain |= {"calls": 1, "checkpoint": "none"}
-    if spec.dtype == "complex":
-        plain["shape"] = "usual"  # which engines refuse together, and each by itself
-    if spec.linear_units:  # of which some would be gathered, and others not
-        plain["method"] = "forward"
-    if spec.frozen == "biases" and spec.hook == "parameter":
-        plain["hook"] = "none"  # it is a bias's
-    if spec.method == "block":
-        plain["checkpoint"] = "none"
-    if spec.checkpoint == "reentrant" and spec.no_grad != "part":
-        # It takes no gradient of a gradient, and sees no tensor in a dictionary.
-        plain |= {"twice": False, "frozen": "nothing" if spec.frozen == "first" else spec.frozen, "output": "tensor"}
-    if spec.checkpoint != "none" and spec.state == "batchnorm":
-        plain["state"] = "none"
-    return replace(spec, **plain)
 
 
 def seeded(kind: str, spec: Spec, choose: random.Random) -> Fault | None:
@@ -122,6 +97,42 @@ def weights(spec: Spec) -> list[str]:
     return [*first, *inner, *head]
 
 
-def under(names: Sequence[str] = ()) -> tuple[str, ...]:
+def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
+    """A program with a fault in it, and without what would hide it."""
+    alone = program.training.world_size == 1  # whose rank is not the one at fault
+    hiding = HIDING | ({"world_size"} if alone else set())
+    program = drawing.sensible(program.with_only(name for name, _ in program.chosen if name not in hiding))
+    while True:
+        if fault := of_kind(choose.choice([*faults.KINDS]), program, choose):
+            return program, fault
+
+
+def of_kind(kind: str, program: Program, choose: random.Random) -> Fault | None:
+    """A fault of a kind, None where a program can't have it."""
+    if kind in OF_A_LOOP and "through" in program.features and (program.trainer or kind == "stale"):
+        return None
+    if program.in_trl:
+        return _in_trl(kind, program, choose)
+    fault = seeded(kind, program.spec, choose)
+    if fault and fault.module and program.trainer:
+        return replace(fault, module=f"{INSIDE}.{fault.module}")
+    return fault
+
+
+def _in_trl(kind: str, program: Program, choose: random.Random) -> Fault | None:
+    """The same in a model of transformers, which has modules of other names, and no buffer that moves."""
+    spec = program.spec
+    fault = seeded(kind, Spec(tied=spec.tied, frozen=spec.frozen if kind == "untied" else "nothing"), choose)
+    if not fault or not fault.module:
+        return fault
+    if kind == "untied":
+        return replace(fault, module="lm_head")
+    layers = range(1 if spec.frozen == "block" else 0, spec.layers)  # of which the first is the frozen one
+    if not layers:
+        return None
+    return replace(fault, module=f"model.layers.{choose.choice(layers)}.self_attn.o_proj")
+
+
+def under() -> tuple[str, ...]:
     """The strategies of a proof: the usual ones that have several ranks."""
-    return tuple(names) or tuple(name for name in strategies.usual_names() if strategies.distributed(name))
+    return tuple(name for name in strategies.usual_names() if strategies.distributed(name))

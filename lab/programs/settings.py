@@ -14,7 +14,7 @@ class Setting:
     `family` is that of the strategies that take it, and only those that `strategies` match; or accelerate; or one of
     TRAINERS: that of transformers is for all of them. `path` are the sections of DeepSpeed's JSON in front of the name,
     or the dictionary among TrainingArguments that has it; torch's engines take it as an argument. One that is not
-    `neutral` changes what is computed, in one process as well. What has no place here has a reason in LEFT_OUT.
+    `neutral` changes what is computed, in one process as well. What has no place here has a reason in left_out.toml.
     """
 
     family: str

@@ -1,11 +1,11 @@
-"""A spec: which features a model and its training have, as a small record that is printed, stored and shrunk."""
+"""A spec: which features a model and its training have, as a small record that is printed and stored."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from faultline.base.errors import UsageError
 
@@ -140,13 +140,36 @@ class Spec:
         """The seed and what is not plain, which `parse` reads."""
         return json.dumps({"seed": self.seed, **self.features})
 
-    def simpler(self) -> Iterator[Self]:
-        """Specs with one feature fewer, then those with a plainer value of one: what shrinking tries next."""
-        for name in self.features:
-            yield dataclasses.replace(self, **{name: VALUES[name][0]})
-        for name, value in self.features.items():
-            for plainer in VALUES[name][1 : VALUES[name].index(value)]:
-                yield dataclasses.replace(self, **{name: plainer})
+
+def sensible(spec: Spec) -> Spec:
+    """The spec without features that say nothing together with others."""
+    plain: dict[str, Any] = {}
+    if spec.layers == 1 or spec.tied == "blocks":
+        plain["shared"] = False
+    if spec.layers == 1 and spec.tied == "blocks":
+        plain["tied"] = "nothing"
+    if spec.sparse and spec.tied == "head":
+        plain["tied"] = "nothing"  # the gradients of both uses can't be added in one process either
+    if spec.no_grad == "part":  # of which something has to train, and whose input gets no gradient
+        plain |= {"twice": False}
+        plain |= {"frozen": "nothing"} if spec.frozen == "first" else {}
+        plain |= {"checkpoint": "none"} if spec.checkpoint == "reentrant" else {}
+    if spec.container == "sequence":  # which is called as a whole
+        plain |= {"calls": 1, "checkpoint": "none"}
+    if spec.dtype == "complex":
+        plain["shape"] = "usual"  # which engines refuse together, and each by itself
+    if spec.linear_units:  # of which some would be gathered, and others not
+        plain["method"] = "forward"
+    if spec.frozen == "biases" and spec.hook == "parameter":
+        plain["hook"] = "none"  # it is a bias's
+    if spec.method == "block":
+        plain["checkpoint"] = "none"
+    if spec.checkpoint == "reentrant" and spec.no_grad != "part":
+        # It takes no gradient of a gradient, and sees no tensor in a dictionary.
+        plain |= {"twice": False, "frozen": "nothing" if spec.frozen == "first" else spec.frozen, "output": "tensor"}
+    if spec.checkpoint != "none" and spec.state == "batchnorm":
+        plain["state"] = "none"
+    return dataclasses.replace(spec, **plain)
 
 
 def digest(text: str, size: int = 5) -> str:

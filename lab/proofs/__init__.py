@@ -1,4 +1,4 @@
 """What puts Faultline itself to the test, and measures it.
 
-For others: `bench`, `bumps`, `models`, `rediscover`, `reliability`, `scaling`, `soak`, `trust`.
+For others: `bench`, `models`, `reliability`, `soak`, `trust`, `upgrades`.
 """

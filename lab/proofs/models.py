@@ -10,7 +10,6 @@ from pathlib import Path
 
 import tomlkit
 
-from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, TargetFailed, UsageError, unknown
 from faultline.base.packages import TODAY
 from faultline.base.paths import ROOT
@@ -31,6 +30,7 @@ from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
 from faultline.runs.supervisor import RankServer
 from faultline.stacks import environments
+from lab.programs import sampling
 from lab.proofs import models_page, models_record
 from lab.proofs.models_record import Architecture
 
@@ -62,7 +62,7 @@ def run(request: Request) -> int:
 
     A model type that no batch can be made for, or that one process can't train, is listed with the reason.
     """
-    cells = chosen(request)
+    cells = cells_of(request)
     environment = environments.chosen(request.stack, "")
     asked = "" if request.stack == TODAY else request.stack
     models = {"models": request.models}
@@ -125,15 +125,14 @@ def by_model(entries: Collection[Result]) -> list[tuple[Architecture, bool, list
     return [(every[name], lora, cells[name, lora]) for name in every for lora in (False, True) if (name, lora) in cells]
 
 
-def chosen(request: Request) -> list[Cell]:
+def cells_of(request: Request) -> list[Cell]:
     """The cells of a request; raises UsageError for a model type that the list doesn't have."""
     every = architectures()
     for name in request.models:
         if name not in every:
             raise unknown("model", name, [*every])
     names = request.models or tuple(every)
-    usual = tuple(name for name in strategies.usual_names() if strategies.distributed(name))
-    selection = replace(request.selection, strategy=request.selection.strategy or usual)
+    selection = replace(request.selection, strategy=request.selection.strategy or sampling.under())
     variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED))
     cells = select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)
     if not cells:

@@ -2,24 +2,22 @@
 
 import fnmatch
 import functools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faultline import strategies
 from faultline.base import text
-from faultline.base.paths import LAB
 from faultline.catalogue import loading
 from faultline.cells import expected, rules
-from faultline.cells.cell import Cell
+from faultline.cells.cell import HALF, STEPS, Cell
 from faultline.observations import measured
 from faultline.runs.results import Result
 from faultline.strategies import Holds
+from lab.programs.fault import Fault
 
-FAULTS = LAB / "programs" / "planted.py"
-NODES = LAB / "programs" / "planted_nodes.py"
-SAVES = LAB / "programs" / "planted_saves.py"
-ADAPTER = r"model\.layers\.0\.self_attn\.q_proj"  # what FROZEN_ADAPTER is about
+ADAPTER = "model.layers.0.self_attn.q_proj"  # what is frozen: one projection's, as a wrong pattern of names does it
 
 Scenario = tuple[str, str]
 
@@ -37,23 +35,23 @@ SAVED_BY_ALL = ("rank0_only_save", "all_ranks"), MERGED
 RESUMED = "rank0_only_save", "resumed_all_ranks"  # under DDP, with all that each rank resumes from
 
 
-def but(reasons: Mapping[str, str]) -> list[str]:
+def all_but(reasons: Mapping[str, str]) -> list[str]:
     """Every strategy but those that these patterns name, each with its reason: a new one is tried by itself."""
     assert all(fnmatch.filter(strategies.names(), pattern) for pattern in reasons), "a pattern names no strategy"
     return [name for name in strategies.names() if not text.matches(name, tuple(reasons))]
 
 
-def holding(*what: Holds) -> list[str]:
+def that_hold(*what: Holds) -> list[str]:
     """The strategies under which a rank holds one of these of the weights."""
     return [name for name in strategies.names() if strategies.holds(name) in what]
 
 
-EVERY = but({})
+EVERY = all_but({})
 NO_PEERS = {"single": "one process has no peers"}
 NO_STATIC_GRAPH = {"ddp-static-graph": "torch refuses `no_sync` with a static graph"}
 OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it finds in the model"}
-WHOLE = dict.fromkeys(holding(Holds.WHOLE, Holds.UNITS), "every rank has all weights, and gathers none")
-SHARDS = dict.fromkeys(holding(Holds.SHARDS), "ranks gather the same shards, and can't differ")
+WHOLE = dict.fromkeys(that_hold(Holds.WHOLE, Holds.UNITS), "every rank has all weights, and gathers none")
+SHARDS = dict.fromkeys(that_hold(Holds.SHARDS), "ranks gather the same shards, and can't differ")
 NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
 NO_WRAPPER = {
     "single": "the model is bare",
@@ -66,12 +64,12 @@ NO_GATHERING = {"fsdp1-[fgh]*": "torch dies of SIGSEGV where FSDP1 gathers on a 
 NO_MESH = {"fsdp1-hybrid": "accelerate hands FSDP1 no mesh, so trainers have none either"}
 ONE_GROUP = {"zero*": "gradients are reduced among all ranks at once"}
 
-ALL = but(NO_PEERS)
+ALL = all_but(NO_PEERS)
 OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
-WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
+WITH_MESH = [name for name in OF_NODES if name in all_but(ONE_GROUP)]
 DDP = fnmatch.filter(ALL, "ddp*")
 SUBSET = [name for name in strategies.usual_names() if name != "single"]
-GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
+GATHERED = all_but(NO_PEERS | WHOLE | NO_GATHERING)
 
 
 @dataclass(frozen=True)
@@ -107,81 +105,118 @@ IN_A_STEP = r"\w.* \((gradients|weights), step \d, rank \d\)"
 IN_WEIGHTS = r"\w.* \(weights, step 3, rank \d\)"
 UP_PROJECTION = re.escape("model.layers.0.mlp.up_proj.weight")
 
-TRAINING: Mapping[str, tuple[Sequence[str], Named]] = {
-    "UNREDUCED_ON_ONE_RANK": (ALL, Named(worst=AT_LAST_STEP)),
-    "UNREDUCED_EVERYWHERE": (SUBSET, Named(worst=AT_LAST_STEP)),
-    "BYPASSED_WRAPPER": (but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
-    "LOST_CONTRIBUTION": (ALL, Named(worst=AT_LAST_STEP)),
-    "SCALED_BY_WORLD_SIZE": (ALL, Named(worst=IN_A_STEP)),
-    "FROZEN_ADAPTER": (EVERY, Named(signature="unmoved", worst=rf".*{ADAPTER}\..*")),
-    "STALE_WEIGHTS": (ALL, Named(worst=IN_WEIGHTS)),
-    "STALE_SHARD": (but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
-    "NAN_LOSS": (ALL, Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d")),
-    "NAN_WEIGHT": (ALL, Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d")),
-    "OTHER_ORDER": (ALL, Named(worst=IN_A_STEP)),
+LAST = STEPS  # one-step faults strike here: no later step makes them larger
+TRAINING: Mapping[str, tuple[Fault, Sequence[str], Named]] = {
+    "UNREDUCED_ON_ONE_RANK": (Fault("one unreduced", step=LAST), ALL, Named(worst=AT_LAST_STEP)),
+    "UNREDUCED_EVERYWHERE": (Fault("unreduced", step=LAST), SUBSET, Named(worst=AT_LAST_STEP)),
+    "BYPASSED_WRAPPER": (Fault("bypassed"), all_but(NO_WRAPPER), Named(worst=r"\w.* \(gradients, step \d, rank \d\)")),
+    "LOST_CONTRIBUTION": (Fault("share", step=LAST, times=0.0), ALL, Named(worst=AT_LAST_STEP)),
+    "SCALED_BY_WORLD_SIZE": (Fault("world size"), ALL, Named(worst=IN_A_STEP)),
+    "FROZEN_ADAPTER": (
+        Fault("frozen", ADAPTER),
+        EVERY,
+        Named(signature="unmoved", worst=rf".*{re.escape(ADAPTER)}\..*"),
+    ),
+    "STALE_WEIGHTS": (Fault("stale", step=LAST), ALL, Named(worst=IN_WEIGHTS)),
+    "STALE_SHARD": (Fault("skipped", step=LAST), all_but(NO_OPTIMIZER), Named(worst=IN_WEIGHTS)),
+    "NAN_LOSS": (
+        Fault("share", step=LAST, times=math.nan),
+        ALL,
+        Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d"),
+    ),
+    "NAN_WEIGHT": (
+        Fault("nan weight", step=LAST),
+        ALL,
+        Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d"),
+    ),
+    "OTHER_ORDER": (Fault("other order"), ALL, Named(worst=IN_A_STEP)),
     # A peer in the rank's node sees its shard drift too.
-    "DRIFT": (but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
-    "ONE_BIT": (but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
-    "WRONG_TOKEN_WEIGHT": (ALL, Named(worst=IN_A_STEP)),
-    "DEAD_PARAMETERS": (but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
-    "DEAD_SHARDS": (but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DRIFT": (
+        Fault("drift", step=LAST),
+        all_but(NO_PEERS | SHARDS),
+        Named(worst=r"\w.* \(weights, step 3, rank [01]\)"),
+    ),
+    "ONE_BIT": (Fault("bit", step=LAST), all_but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
+    "WRONG_TOKEN_WEIGHT": (Fault("own mean"), ALL, Named(worst=IN_A_STEP)),
+    "DEAD_PARAMETERS": (Fault("dead"), all_but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
+    "DEAD_SHARDS": (Fault("dead shards"), all_but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
     # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
-    "SAME_ROWS": (ALL, Named("invalid", "evidence", "")),
-    "UNREDUCED_BETWEEN_NODES": (WITH_MESH, Named(worst=AT_LAST_STEP)),
-    "NODES_OF_ONE": (OF_NODES, Named("invalid", "evidence", "")),
-    "ONE_NODE": (OF_NODES, Named("invalid", "evidence", "")),
-    "ACROSS_NODES": (WITH_MESH, Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node")),
+    "SAME_ROWS": (Fault("same rows"), ALL, Named("invalid", "evidence", "")),
+    "UNREDUCED_BETWEEN_NODES": (Fault("apart", step=LAST), WITH_MESH, Named(worst=AT_LAST_STEP)),
+    "NODES_OF_ONE": (Fault("mesh", "nodes of one"), OF_NODES, Named("invalid", "evidence", "")),
+    "ONE_NODE": (Fault("mesh", "one node"), OF_NODES, Named("invalid", "evidence", "")),
+    "ACROSS_NODES": (
+        Fault("mesh", "across nodes"),
+        WITH_MESH,
+        Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node"),
+    ),
     "IDLE_PARTITION": (
+        Fault("mesh", "idle partition"),
         [name for name in OF_NODES if name not in WITH_MESH],
         Named("invalid", "evidence", "", "step 2 gathered nothing within the node"),
     ),
 }
 """The faults of a training loop, with the strategies in which each can be seeded."""
+FAULTS = {name: fault for name, (fault, _, _) in TRAINING.items()} | {
+    "ALL_FROZEN": Fault("frozen"),
+    "LOST_IN_TRAINER": Fault("share", step=LAST, times=0.0),
+    "LOST_MICRO_BATCH": Fault("micro-batch", step=LAST, times=0.0),
+    "WRONG_COUNT": Fault("own count"),
+    "MISSING_TENSOR": Fault("missing"),
+    "EMPTY_TENSOR": Fault("empty"),
+    "STALE_TENSOR": Fault("stale tensor"),
+    "ONE_RANK_SAVES": Fault("one saves"),
+    "MOMENTUM_LOST": Fault("momentum", step=HALF + 1),
+    "SCHEDULE_RESTARTED": Fault("schedule"),
+    "RANDOM_STATE_OF_ONE_RANK": Fault("torch draws anew"),
+    "PYTHON_DRAWS_ANEW": Fault("python draws anew"),
+    "NUMPY_DRAWS_ANEW": Fault("numpy draws anew"),
+    "DATA_FROM_THE_START": Fault("first rows"),
+    # Changes that are none.
+    "LOADED_TWICE": Fault("loaded twice"),
+    "INTERLEAVED_ROWS": Fault("interleaved"),
+    "SLIGHTLY_OFF": Fault("alternating", times=1e-6),
+    "SAME_NODES": Fault("mesh", "same nodes"),
+}
+"""What is seeded into cells, by the name that a result has of it."""
 IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split()
 """Those that are seeded into bf16 as well: they could hide in its rounding, or in weights that are not read."""
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
 DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
-IN_SAVES = (*SPOILT, *RESUMING[:3], *DRAWN_ANEW, "ONE_RANK_SAVES", "LOADED_TWICE")
-IN_NODES = ("UNREDUCED_BETWEEN_NODES", "NODES_OF_ONE", "ONE_NODE", "ACROSS_NODES", "IDLE_PARTITION", "SAME_NODES")
 HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
-
-
-def injection(fault: str) -> str:
-    """The name of a fault's Injection, or of that of a change which is none."""
-    return f"{SAVES if fault in IN_SAVES else NODES if fault in IN_NODES else FAULTS}:{fault}"
 
 
 def planted() -> Iterator[Planted]:
     """Every seeded fault in every strategy in which it can be seeded."""
-    for fault, (names, named) in TRAINING.items():
+    for fault, (_, names, named) in TRAINING.items():
         yield from _each(fault, (FULL,), names, named)
     for fault in IN_HALF:
-        named = TRAINING[fault][1]
+        named = TRAINING[fault][2]
         if fault == "STALE_WEIGHTS":  # one step back may be all that a weight has moved in bf16
             named = replace(named, signature="differs|unmoved")
         yield from _each(fault, (FULL,), SUBSET, named, "bf16")
-    frozen = TRAINING["FROZEN_ADAPTER"][1]
+    frozen = TRAINING["FROZEN_ADAPTER"][2]
     yield from _each("FROZEN_ADAPTER", (LORA,), EVERY, frozen)
     # Nothing is left to train, and every engine says so before the first step.
     yield from _each("ALL_FROZEN", (LORA,), SUBSET, Named("raises", "other", ""))
     lost = Named(worst=IN_WEIGHTS)
     for fault, names, named in (
-        ("FROZEN_ADAPTER", but(NO_MESH), frozen),
-        ("LOST_IN_TRAINER", but(NO_PEERS | NO_MESH), lost),
+        ("FROZEN_ADAPTER", all_but(NO_MESH), frozen),
+        ("LOST_IN_TRAINER", all_but(NO_PEERS | NO_MESH), lost),
     ):
         yield from _each(fault, (TRAINER,), names, named)
         yield from _each(fault, (TRAINER,), SUBSET, named, "bf16")
-    yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
+    yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), all_but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
     yield from _each("LOST_MICRO_BATCH", BY_HAND, EVERY, Named(worst=AT_LAST_STEP))
-    yield from _each("WRONG_COUNT", (WEIGHTED,), but(NO_STATIC_GRAPH), Named(worst=IN_A_STEP))
+    yield from _each("WRONG_COUNT", (WEIGHTED,), all_but(NO_STATIC_GRAPH), Named(worst=IN_A_STEP))
     # The engines with shards take no optimizer of what isn't in the model.
-    sharding = [name for name in ALL if name not in but(OWN_SHARDS)]
+    sharding = [name for name in ALL if name not in all_but(OWN_SHARDS)]
     yield from _each("DEAD_PARAMETERS", (FULL,), sharding, Named("raises", "other"))
     for fault in SPOILT:
         named = Named(signature="checkpoint-differs" if fault == "STALE_TENSOR" else "checkpoint-lacks", worst="")
-        yield from _each(fault, SAVED, but(NO_MESH), replace(named, detail=UP_PROJECTION))
-    alone = [name for name in but(NO_PEERS | NO_MESH) if name not in DDP]
+        yield from _each(fault, SAVED, all_but(NO_MESH), replace(named, detail=UP_PROJECTION))
+    alone = [name for name in all_but(NO_PEERS | NO_MESH) if name not in DDP]
     yield from _each("ONE_RANK_SAVES", SAVED, [name for name in alone if name in GATHERED], HANGS_OR_DIES)
     yield from _each("ONE_RANK_SAVES", SAVED_BY_ALL, [name for name in alone if name not in GATHERED], HANGS_OR_DIES)
     # DDP's saving waits for no rank, and the checkpoint lacks what the other one resumes from.
@@ -203,11 +238,11 @@ def _each(
     life: str = "straight",
 ) -> Iterator[Planted]:
     for name in names:
-        yield Planted(replace(cell(one_of(scenarios, name), name, precision), life=life), fault, named)
+        yield Planted(replace(cell(first_training(scenarios, name), name, precision), life=life), fault, named)
 
 
 @functools.cache
-def one_of(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
+def first_training(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
     """The first of several scenarios that is known to train under a strategy; raises LookupError without one."""
     if len(scenarios) == 1:
         return scenarios[0]

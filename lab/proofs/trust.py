@@ -17,11 +17,12 @@ from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
-from lab.programs import files, sampling, truth
+from lab.programs import refusals, sampling
 from lab.programs.sampling import Case
+from lab.programs.target import write
 from lab.proofs import trust_judgement as judging
 from lab.proofs import trust_matrix
-from lab.proofs.trust_figures import Proof, measured, show
+from lab.proofs.trust_figures import Proof, figures_of, show
 
 KIND = "trust"
 HEALTHY, FAULTY = 500, 300
@@ -50,7 +51,7 @@ def run(request: Request) -> int:
     Going on with one, cells that it has are judged anew, by what is known today. A case that the sampler makes
     otherwise today has another name, and runs.
     """
-    proof = of_matrix(request) if request.matrix else of_specs(request)
+    proof = trust_matrix.proof(request.healthy, request.faulty, request.seed) if request.matrix else of_specs(request)
     if request.resume:
         folder = storage.latest_run(kind=proof.kind)
         storage.same_stack(folder, versions())
@@ -68,21 +69,15 @@ def run(request: Request) -> int:
         folder.describe(finished=True)
     finally:  # after an interruption, of what ran until then
         entries = [entry for entry in folder.results() if entry.cell in {*proof.cells}]
-        figures = measured(proof, entries, 0 if request.matrix else len({entry.cell.failure for entry in entries}))
+        figures = figures_of(proof, entries, 0 if request.matrix else len({entry.cell.failure for entry in entries}))
         show(proof, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_AS_EXPECTED if figures.holds else EXIT_UNEXPECTED
 
 
-def of_matrix(request: Request) -> Proof:
-    """The proof of the matrix's oracle."""
-    healthy = trust_matrix.HEALTHY if request.healthy is None else request.healthy
-    return trust_matrix.proof(healthy, request.faulty, request.seed)
-
-
 def of_specs(request: Request) -> Proof:
     """The proof of `check`."""
-    cases = chosen(request)
+    cases = cases_of(request)
 
     def about(cell: Cell) -> list[str]:
         case = cases[cell.failure]
@@ -91,7 +86,7 @@ def of_specs(request: Request) -> Proof:
 
     return Proof(
         KIND,
-        ordered(cases.values(), request.workers),
+        cells_of(cases.values(), request.workers),
         lambda folder: runs(cases, folder),
         lambda entry: judging.judged(cases[entry.cell.failure], entry),
         lambda entry: judging.called(cases[entry.cell.failure], entry),
@@ -100,20 +95,18 @@ def of_specs(request: Request) -> Proof:
     )
 
 
-def chosen(request: Request) -> dict[str, Case]:
+def cases_of(request: Request) -> dict[str, Case]:
     """The cases of a proof by name."""
     under = sampling.under()
-    cases = [sampling.healthy(request.seed, number) for number in range(_given(request.healthy, HEALTHY))]
-    cases += [sampling.faulty(request.seed, number, under) for number in range(_given(request.faulty, FAULTY))]
+    healthy = HEALTHY if request.healthy is None else request.healthy
+    faulty = FAULTY if request.faulty is None else request.faulty
+    cases = [sampling.healthy(request.seed, number) for number in range(healthy)]
+    cases += [sampling.faulty(request.seed, number, under) for number in range(faulty)]
     random.Random(request.seed).shuffle(cases)  # what an interruption leaves is of both kinds
     return {case.name: case for case in cases}
 
 
-def _given(number: int | None, usual: int) -> int:
-    return usual if number is None else number
-
-
-def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
+def cells_of(cases: Iterable[Case], workers: int) -> list[Cell]:
     """The cells of all cases, so that no two workers wait for one reference."""
     cases, cells = [*cases], []
     for start in range(0, len(cases), workers):
@@ -121,7 +114,7 @@ def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
             cells += [
                 Cell(case.name, "model", strategy)
                 for case in cases[start : start + workers]
-                if not case.fault or truth.injectable(case.spec, case.fault, strategy)
+                if not case.fault or refusals.injectable(case.spec, case.fault, strategy)
             ]
     return cells
 
@@ -133,8 +126,8 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
         case = cases[cell.failure]
         home = folder / case.name
         home.mkdir(exist_ok=True)
-        file = files.write(home, case.spec, case.fault)
-        inject = f"{file}:FAULT" if case.fault else ""
+        file = write(home, case.spec)
+        inject = case.fault.injection if case.fault else ""
         try:
             entry = checking.run(parse(f"{file}:build", ""), server, references, cell, inject)
         except TargetFailed as failed:

@@ -86,7 +86,7 @@ class Figures:
         return not (wrong or lost or self.called[judging.WRONGLY_CALLED]) and self.named >= NAMED_RIGHTLY
 
 
-def measured(proof: Proof, entries: Sequence[Result], specs: int = 0) -> Figures:
+def figures_of(proof: Proof, entries: Sequence[Result], specs: int = 0) -> Figures:
     """The figures of a proof from its results."""
     healthy = Counter(proof.worth(entry) for entry in entries if not proof.faulty(entry.cell))
     faulty = Counter(proof.worth(entry) for entry in entries if proof.faulty(entry.cell))

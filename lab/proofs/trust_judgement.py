@@ -3,11 +3,11 @@
 import math
 import re
 
-from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.catalogue.outcomes import Outcome
 from faultline.check.known import recognised
 from faultline.runs.results import Result
-from lab.programs import truth
-from lab.programs.fault import FAULTY, OF_WEIGHT, Fault
+from lab.programs import refusals
+from lab.programs.fault import FAULTY, KINDS, OF_WEIGHT, Fault
 from lab.programs.sampling import Case
 
 RIGHT, REFUSED, FALSE_ALARM, OTHERWISE, MISSED, MISNAMED, FAULT_OF_OURS = (
@@ -15,22 +15,6 @@ RIGHT, REFUSED, FALSE_ALARM, OTHERWISE, MISSED, MISNAMED, FAULT_OF_OURS = (
 )
 CALLED, NOT_CALLED, WRONGLY_CALLED = "named", "without a name", "another name"
 CLOSE = 0.02  # how far a factor may be from the one that was seeded
-NAMED = {
-    **dict.fromkeys(("factor", "row", "lost", "loss", "rows", "unreduced"), Signature.DIFFERS),
-    **dict.fromkeys(("rate", "momentum", "skipped", "stale", "untied"), Signature.DIFFERS),
-    **dict.fromkeys(("zero", "frozen"), Signature.UNMOVED),
-    "nan": Signature.NAN,
-    **dict.fromkeys(("start", "buffer"), Signature.START_DIFFERS),
-    "bit": Signature.RANKS_DIFFER,
-}
-"""What a fault of each kind has to be called."""
-PHASES = {
-    **dict.fromkeys(("factor", "row", "lost", "unreduced"), "backward"),
-    **dict.fromkeys(("momentum", "skipped", "stale"), "update"),
-    "rows": "forward",
-    "start": "start",
-}
-"""Where it has to be seen first, if that is known."""
 
 
 def judged(case: Case, entry: Result) -> str:
@@ -38,9 +22,9 @@ def judged(case: Case, entry: Result) -> str:
     if entry.outcome == Outcome.INVALID or entry.out_of_time:
         return FAULT_OF_OURS
     if not case.fault:
-        if truth.agrees(case.spec, entry.cell.strategy, entry.outcome, text(entry)):
+        if refusals.agrees(case.spec, entry.cell.strategy, entry.outcome, text(entry)):
             return RIGHT if entry.outcome == Outcome.TRAINS else REFUSED
-        return OTHERWISE if truth.known(case.spec, entry.cell.strategy) else FALSE_ALARM
+        return OTHERWISE if refusals.rules_for(case.spec, entry.cell.strategy) else FALSE_ALARM
     if entry.outcome == Outcome.TRAINS:
         return MISSED
     return RIGHT if names(case.fault, entry) else MISNAMED
@@ -53,7 +37,7 @@ def called(case: Case, entry: Result) -> str:
     """
     if case.fault or judged(case, entry) != REFUSED:
         return ""
-    rules = truth.met(case.spec, entry.cell.strategy, entry.outcome, text(entry))
+    rules = refusals.matching_rules(case.spec, entry.cell.strategy, entry.outcome, text(entry))
     expected = {name for each in rules for name in (each.failure, each.also) if name}
     named = names_given(entry)
     if named & expected:
@@ -74,7 +58,7 @@ def text(entry: Result) -> str:
 
 def names(fault: Fault, entry: Result) -> bool:
     """Whether a finding has the fault's kind, and its weight, step, rank or factor."""
-    if entry.outcome != Outcome.DIVERGES or entry.signature != NAMED[fault.kind]:
+    if entry.outcome != Outcome.DIVERGES or entry.signature != KINDS[fault.kind].signature:
         return False
     weight, finding = f"{fault.module}.weight", entry.finding
     if fault.kind in ("loss", "rate"):
@@ -92,7 +76,7 @@ def names(fault: Fault, entry: Result) -> bool:
     if fault.kind == "nan":
         return bool(re.search(rf"\b{re.escape(weight)} at step {fault.step}\b", entry.detail))
     first = finding.first
-    if not first or first.phase != PHASES[fault.kind] or (fault.kind == "rows" and first.rank != FAULTY):
+    if not first or first.phase != KINDS[fault.kind].phase or (fault.kind == "rows" and first.rank != FAULTY):
         return False
     step = 0 if fault.kind == "start" else fault.step
     return first.step == step and (fault.kind not in OF_WEIGHT or first.parameter == weight)

@@ -25,11 +25,11 @@ KIND = "oracle"
 HEALTHY = 1000
 
 
-def proof(healthy: int, faulty: int | None, seed: int) -> Proof:
+def proof(healthy: int | None, faulty: int | None, seed: int) -> Proof:
     """So many cells of the matrix that are known to train, and so many seeded faults, or all of them."""
     choose = random.Random(seed)
     known = training()
-    cells = choose.sample(known, min(healthy, len(known)))
+    cells = choose.sample(known, min(HEALTHY if healthy is None else healthy, len(known)))
     faults = [*planting.planted()]
     if faulty is not None:
         faults = choose.sample(faults, min(faulty, len(faults)))
@@ -67,7 +67,7 @@ def run(folder: Path, named: Mapping[Cell, Planted]) -> RunCell:
 
     def go(server: RankServer, references: References, cell: Cell) -> Result:
         each = named.get(cell)
-        inject = planting.injection(each.fault) if each else ""
+        inject = planting.FAULTS[each.fault].injection if each else ""
         entry = runner.run_cell(server, references, each.cell if each else cell, inject)
         return with_worth(each, replace(entry, cell=cell))
 

@@ -10,9 +10,10 @@ from faultline import strategies
 from faultline.base.console import printed
 from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
+from faultline.cells.cell import HALF
 from faultline.check import findings, known, model_facts, next_steps, variations, view
 from faultline.check.remedies import judge_remedies
-from lab.programs import planted_saves
+from lab.programs.fault import Fault
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -71,7 +72,7 @@ def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precisio
 def test_a_resized_life_trains_and_its_faults_are_seen(run, strategy):
     """Breaks when four ranks that save, and two that load, are not held against one process."""
     assert run("healthy", strategy, life="resized").outcome == "trains"
-    lost = run("healthy", strategy, life="resized", inject=f"{planted_saves.__file__}:MOMENTUM_LOST")
+    lost = run("healthy", strategy, life="resized", inject=Fault("momentum", step=HALF + 1).injection)
     assert (lost.outcome, lost.signature) == ("diverges", "resumed-differs"), lost.detail
 
 

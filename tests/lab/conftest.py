@@ -3,7 +3,7 @@
 import pytest
 
 from lab.explore import overview
-from lab.explore.running import Runner
+from lab.explore.case import Runner
 
 
 @pytest.fixture

@@ -24,15 +24,15 @@ OLD, WRONG = packages.pinned(ROOT / "requirements.txt"), ("diverges", "differs")
 @pytest.mark.parametrize("text", ["", "transformers", "transformers>=5", "rich==15.0.0", "trl==1 trl==2", "trl==../x"])
 def test_only_exact_versions_of_the_stack_can_be_moved(text):
     with pytest.raises(UsageError, match=r"such as transformers==5\.24\.0|with its version: transformers==5\.24\.0"):
-        bump.wanted(text)
+        bump.parse_versions(text)
 
 
 def test_other_pins_and_comments_stay_as_they_are():
     """Breaks when a move takes a package for one whose name begins alike, or loses a line."""
     new = {"transformers": "9.9", "pillow": "99.0"}
-    changed = [(a, b) for a, b in zip(PINS.splitlines(), bump.moved(PINS, new).splitlines(), strict=True) if a != b]
+    changed = [(a, b) for a, b in zip(PINS.splitlines(), bump.move_pins(PINS, new).splitlines(), strict=True) if a != b]
     assert [b for _, b in changed] == ["transformers==9.9", "pillow==99.0"]
-    assert bump.moved("trl-extra==1\ntrl==1\n", {"trl": "2"}) == "trl-extra==1\ntrl==2\n"
+    assert bump.move_pins("trl-extra==1\ntrl==1\n", {"trl": "2"}) == "trl-extra==1\ntrl==2\n"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def steps(monkeypatch, tmp_path):
     monkeypatch.setattr(bump, "REPROS", folder.parent)
     monkeypatch.setattr(bump, "PINS", tmp_path / "requirements.txt")
     bump.PINS.write_text(PINS)
-    monkeypatch.setattr(bump, "asked", lambda *_: calls.append("is-safe") or ("NOT SAFE", "results/summary.md"))
+    monkeypatch.setattr(bump, "ask_is_safe", lambda *_: calls.append("is-safe") or ("NOT SAFE", "results/summary.md"))
     monkeypatch.setattr(bump.matrix, "run", matrix)
     monkeypatch.setattr(bump.replay, "replay", lambda _: calls.append("findings") or ["ddp_backward_differs"])
     monkeypatch.setattr(bump.store, "write", lambda known: calls.append(known.stacks[packages.TODAY].month))

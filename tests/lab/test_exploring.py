@@ -1,7 +1,6 @@
 """The search: what differs becomes small, and what is known is set aside."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import replace
 from importlib import metadata
@@ -19,14 +18,14 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.ranks.report import Sketch
 from faultline.runs.oracle import Judgement
 from lab.explore import case as cases
-from lab.explore import findings, kind, known, numbers, refusals, relations, shrinking
+from lab.explore import findings, fingerprint, known, overview, relations, shrinking
 from lab.explore.case import Case
-from lab.explore.holding import Tally
 from lab.explore.known import Explains
+from lab.explore.relation_checks import Tally
 from lab.explore.relations import Question
 from lab.explore.search import Search, Stage
 from lab.explore.shrinking import Missing
-from lab.programs import drawing
+from lab.programs import drawing, refusals
 from lab.programs.fault import Fault
 from lab.programs.program import Program
 from tests.support.judged import RIGHT, WRONG, judged, raises
@@ -117,7 +116,7 @@ def test_what_does_something_else_when_it_runs_again_is_filed_apart(other_run):
         results = [of(steady.shrunk.case, WRONG), of(other.shrunk.case, judgement)]
         search.saw_again({result.cell: result for result in results})
     assert search.findings == [steady] and search.unsteady == [other] and search.runs(other) == 3
-    assert numbers.of(search, 1, 1.0, "").findings == 1
+    assert overview.numbers_of(search, 1, 1.0, "").findings == 1
 
 
 def test_what_trains_when_it_runs_again_is_no_finding():
@@ -140,36 +139,32 @@ def test_what_is_known_by_its_features_is_not_run():
     assert search.funnel == Counter({Stage.PROGRAMS: 1, Stage.KNOWN_BY_FEATURES: 1})
 
 
-@pytest.mark.parametrize("refusal", refusals.REFUSALS, ids=lambda each: each.words[:30])
+@pytest.mark.parametrize("refusal", refusals.DOCUMENTED, ids=lambda each: each.words[:30])
 def test_a_documented_refusal_is_in_the_source_that_its_link_shows(refusal):
     """Breaks when an engine says something else, or a link leads to another release or file than is installed."""
-    file = re.sub(r".*/blob/v([\d.]+)/(?:src/|bindings/python/py_src/)?", r"\1/", refusal.link)
-    version, _, file = file.partition("/")
-    package = file.partition("/")[0]
-    assert metadata.version(package) == version
-    assert refusal.words in (Path(str(metadata.distribution(package).locate_file(""))) / file).read_text()
+    package, link = refusal.file.partition("/")[0], known.source(refusal.file)
+    assert f"/blob/v{metadata.version(package)}/" in link
+    assert refusal.words in (Path(str(metadata.distribution(package).locate_file(""))) / refusal.file).read_text()
     strategy = next(name for name in strategies.names() if matches(name, refusal.strategies))
     case = Case(Program(), strategy)
     raised = of(case, raises(f"ValueError: {refusal.words} here"))
-    assert known.after(case, raised) == known.Known(known.REFUSAL, refusal.link)
-    assert known.after(case, of(case, raises("ValueError: no"))) is None
+    assert known.by_result(case, raised) == known.Known(known.REFUSAL, link)
+    assert known.by_result(case, of(case, raises("ValueError: no"))) is None
 
 
 def test_what_is_known_of_features_is_a_failure_or_an_earlier_finding_under_its_strategies():
-    """Breaks when a failure is found blind only because the search knows of it, or findings are found again."""
+    """Breaks when what the catalogue has, or what was found before, is found again."""
     case = Case(Program.of(0, {"accumulate": 2, "accumulating": "by hand"}), "zero2")
-    name = "zero12_manual_ga_keeps_last_microbatch"
-    assert known.before(case, ()) == known.Known(known.FAILURE, name)
-    assert known.before(case, (), without=name) is None
+    assert known.by_features(case, ()) == known.Known(known.FAILURE, "zero12_manual_ga_keeps_last_microbatch")
     explains = Explains("seen_before", (("clip", "norm"),), ("zero2",))
     case = Case(Program.of(0, {"clip": "norm", "layers": 3}), "zero2")
-    assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
-    assert known.before(replace(case, strategy="zero3"), [explains]) is None
-    assert known.before(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
+    assert known.by_features(case, [explains]) == known.Known(known.FINDING, "seen_before")
+    assert known.by_features(replace(case, strategy="zero3"), [explains]) is None
+    assert known.by_features(replace(case, device="cuda"), [explains]) is None, "a GPU may do otherwise"
     case = Case(Program(), "fsdp2")
     result = of(case, raises("KeyError: Missing optimizer state for parameter w"))
-    reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].link)
-    assert known.after(case, result) == reported, "an open bug stands as what an engine refuses by intent"
+    reported = known.Known(known.UPSTREAM, refusals.REPORTED[0].report)
+    assert known.by_result(case, result) == reported, "an open bug stands as what an engine refuses by intent"
 
 
 def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
@@ -179,10 +174,10 @@ def test_an_error_of_many_words_is_an_earlier_finding_whatever_leads_to_it():
     for words, known_as in ((traceback, known.Known(known.FINDING, "seen_before")), ("ValueError: no", None)):
         explains = [Explains("seen_before", (("life", "resumed"),), ("fsdp1-full",), error=words)]
         ended = of(case, raises(words.replace("line 7", "line 8")))
-        assert known.before(case, explains) is None and known.after(case, ended, explains) == known_as
-        assert known.after(replace(case, strategy="ddp"), ended, explains) is None
+        assert known.by_features(case, explains) is None and known.by_result(case, ended, explains) == known_as
+        assert known.by_result(replace(case, strategy="ddp"), ended, explains) is None
     other = of(case, raises(f"{traceback} of another kind"))
-    assert known.after(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
+    assert known.by_result(case, other, [Explains("seen_before", (), ("fsdp1-full",), error=traceback)]) is None
 
 
 def test_planted_faults_are_counted_and_not_shrunk():
@@ -213,11 +208,11 @@ def test_planted_faults_are_counted_and_not_shrunk():
 def test_the_kind_of_a_difference(judgement, words, silent):
     """Breaks when a silent failure is ranked behind one that everybody sees."""
     result = of(Case(Program(), "ddp"), judgement)
-    assert kind.kind(result) == words
-    assert kind.silent(result) is silent
+    assert fingerprint.kind(result) == words
+    assert fingerprint.silent(result) is silent
     first = Difference(1, 0, "backward", "blocks.1.layer", 0.5)
     result = of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))
-    assert kind.role(result) == "backward blocks.N.layer", "one failure is listed once for each block"
+    assert fingerprint.role(result) == "backward blocks.N.layer", "one failure is listed once for each block"
 
 
 def test_each_finding_is_kept_as_a_folder_of_its_own(tmp_path):
@@ -259,7 +254,7 @@ def test_what_breaks_a_relation_is_made_small_and_runs_again():
     case = Case(Program.of(1, wanted), "zero2")
     relation = next(each for each in relations.RELATIONS if each.name == "recomputation")
     search = Search(STRATEGIES)
-    search.holding.waiting.append(Question(relation, case))
+    search.checks.waiting.append(Question(relation, case))
     search.take(map(look, [case, relation.twin(case)]))
     search.sort([case])
     assert [*broken(search)] == [f"recomputation: {case.words}, beside {relation.twin(case).words}"]
@@ -267,7 +262,7 @@ def test_what_breaks_a_relation_is_made_small_and_runs_again():
         search.take(map(look, needed))
     words = "2 micro-batches a step, last block recomputed under zero2, beside 2 micro-batches a step under zero2"
     assert broken(search) == {f"recomputation: {words}": ("gradient of weight", 1, 1)}
-    assert search.holding.tallies["recomputation"] == Tally(pairs=1)
+    assert search.checks.tallies["recomputation"] == Tally(pairs=1)
     for gradient in (2.0, 1.0):
         once_more = [
             trained(each, gradient if "recompute" in each.program.features else 1.0) for each in search.asked_again
@@ -283,11 +278,11 @@ def test_a_relation_that_a_planted_fault_breaks_is_counted_and_not_shrunk():
     faulty = Case(Program.of(1, {"recompute": "last block"}), "zero2", Fault("zero", "first"))
     search = Search(STRATEGIES)
     asked = [*search.cases_of(faulty.program, faulty.fault)]
-    [question] = {each.case: each for each in search.holding.waiting if each.case == faulty}.values()
+    [question] = {each.case: each for each in search.checks.waiting if each.case == faulty}.values()
     assert question.twin in asked and not question.twin.fault
     search.take(trained(case, 2.0 if case.fault else 1.0) for case in asked)
     search.sort(asked)
-    tallies = search.holding.tallies
+    tallies = search.checks.tallies
     assert sum(tally.planted for tally in tallies.values()) == len(STRATEGIES)
     assert sum(tally.seen for tally in tallies.values()) == len(STRATEGIES)
     assert not search.broken and not search.shrink()

@@ -146,14 +146,14 @@ def test_an_older_release_is_held_against_today():
 @pytest.mark.slow
 def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
     """Breaks when a model type is listed and not run."""
-    cells = models.chosen(models.Request())
+    cells = models.cells_of(models.Request())
     names = [*models.architectures()]
     assert {each.variant for each in cells} == {*names, *(f"{name}{models.ADAPTED}" for name in names)}
     assert {each.strategy for each in cells} == {"ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
-    narrowed = models.chosen(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
+    narrowed = models.cells_of(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
     assert {each.strategy for each in narrowed} == {"ddp"}
     with pytest.raises(UsageError, match="qwen2"):
-        models.chosen(models.Request(models=("qwen_2",)))
+        models.cells_of(models.Request(models=("qwen_2",)))
 
 
 def test_the_committed_page_says_what_the_record_says():

@@ -11,14 +11,14 @@ from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from lab.explore import known
 from lab.explore.case import Case
-from lab.programs import drawing, faulty, training, truth
+from lab.programs import drawing, refusals, sampling, training
 from lab.programs import fault as faults
 from lab.programs.program import Program
 from lab.programs.settings import ACCELERATE, SETTINGS, TRAINERS
 from tests.support.night import sampled
 
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
-REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
+REFUSED = {each.setting for each in refusals.DOCUMENTED if each.setting}
 # By findings that are kept, or failures of the catalogue.
 WRONG = {
     ("zero.round_robin_gradients", True),
@@ -61,8 +61,7 @@ def test_every_feature_is_really_there(name, value, strategy, run):
     case = Case(Program.of(3, {**needed, name: value}), strategy)
     result = run(case)
     if name in REFUSED:
-        refused = known.after(case, result)
-        assert refused and refused.kind == known.REFUSAL
+        assert (refused := known.by_result(case, result)) and refused.kind == known.REFUSAL
     elif (name, value) in WRONG:
         assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
     else:
@@ -88,14 +87,14 @@ def planted(kind, engine, **features):
     """A case with a fault of a kind, under an engine, or the next one that can have it; None where none can."""
     wanted = {"tied": "head"} if kind == "untied" else {"buffer": "constant"} if kind == "buffer" else {}
     program = Program.of(5, {**wanted, **features, "accumulate": 2})
-    fault = faulty.of_kind(kind, program, random.Random(kind))
+    fault = sampling.of_kind(kind, program, random.Random(kind))
     order = ENGINES[ENGINES.index(engine) :] + ENGINES
-    possible = (name for name in order if truth.injectable(program.spec, fault, name))
+    possible = (name for name in order if refusals.injectable(program.spec, fault, name))
     return fault and Case(program, next(possible), fault=fault)
 
 
 OF_LOOPS = [*zip(faults.KINDS, cycle(ENGINES), strict=False)]
-OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in faulty.OF_A_LOOP for name in ("trainer", "sft")]
+OF_TRAINERS = [(kind, name) for kind in faults.KINDS if kind not in sampling.OF_A_LOOP for name in ("trainer", "sft")]
 
 
 @pytest.mark.slow
@@ -115,21 +114,9 @@ def test_a_planted_fault_is_seen(kind, where, run):
     assert result.outcome == Outcome.DIVERGES, result.detail
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "features",
-    [{"life": "resumed"}, {"life": "resized"}, {"life": "resumed", "through": "trainer"}],
-    ids=["resumed", "resized", "trainer"],
-)
-def test_a_fault_of_the_second_half_is_seen(features, run):
-    """Breaks when ranks that resume count their steps anew, so that what is planted in step 3 never comes."""
-    case = Case(Program.of(562, features), "ddp", fault=faults.Fault("momentum", step=3))
-    assert run(case).outcome == Outcome.DIVERGES
-
-
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
     program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})
-    healthy, fault = faulty.planted(program, random.Random(1))
+    healthy, fault = sampling.planted(program, random.Random(1))
     assert healthy == program.with_only(["layers"])
     assert fault.kind in faults.KINDS

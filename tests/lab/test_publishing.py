@@ -15,7 +15,7 @@ from faultline.catalogue import loading
 from lab.explore import findings, overview, publishing, skeleton
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
-from lab.explore.numbers import Numbers
+from lab.explore.overview import Numbers
 from lab.programs import drawing
 from lab.programs.program import VALUES, Program
 from lab.programs.settings import SETTINGS, TRL
@@ -89,9 +89,9 @@ def test_what_no_file_has_yet_is_refused(tmp_path):
 @pytest.mark.parametrize("name", sampled([each.name for each in findings.every() if not each.about.failure], 8))
 def test_every_finding_becomes_a_folder(name, adopting, tmp_path, capsys):
     """Breaks when a new finding can't enter the catalogue, or enters it without what nobody is told to write."""
-    [each] = findings.named([name])
+    [each] = findings.by_name([name])
     assert publishing.adopt(name) == EXIT_AS_EXPECTED
-    text, lacks = (tmp_path / name / "failure.py").read_text(), skeleton.missing(each.case.program)
+    text, lacks = (tmp_path / name / "failure.py").read_text(), skeleton.not_written(each.case.program)
     assert loading.load(tmp_path / name) and text.endswith("\n") and ", )" not in text
     assert re.findall("by hand: (.*?)=", text) == lacks and ("by hand" in capsys.readouterr().out) == bool(lacks)
     assert each.about.since.removeprefix("since ") in text

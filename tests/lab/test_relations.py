@@ -109,9 +109,9 @@ def test_rounding_is_no_difference_and_a_lost_rank_is_one(norm, share, times):
     """Breaks when relations blame rounding, or let a difference of a few percent pass."""
     one = (norm, share * norm)
     off = tuple(times * each * (1 + 1e-5) for each in one)
-    assert relations.alike(one, off, times, norm, "fp32")
-    assert not relations.alike(one, (times * norm * 1.03, off[1]), times, norm, "fp32")
-    assert not relations.alike(one, (off[0], off[1] + 0.03 * times * norm), times, norm, "fp32")
+    assert relations.same_measure(one, off, times, norm, "fp32")
+    assert not relations.same_measure(one, (times * norm * 1.03, off[1]), times, norm, "fp32")
+    assert not relations.same_measure(one, (off[0], off[1] + 0.03 * times * norm), times, norm, "fp32")
 
 
 def test_small_gradients_are_held_against_the_largest():

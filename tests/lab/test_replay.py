@@ -1,4 +1,4 @@
-"""Findings are replayed, and failures that are known are looked for blind."""
+"""Findings are replayed, and a bisect says since when they show."""
 
 import tomllib
 from dataclasses import replace
@@ -8,17 +8,14 @@ import msgspec
 import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NeverReady, UsageError
-from faultline.catalogue.loading import failures
 from faultline.releases.bisection import boundary
 from faultline.runs import storage
 from faultline.stacks.index import Release
 from lab.explore import findings, replay, since
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
-from lab.explore.search import Search, Stage
 from lab.explore.shrinking import Shrunk
 from lab.programs.program import Program
-from lab.proofs import rediscover
 from tests.support.entries import entry
 from tests.support.judged import RIGHT, WRONG, judged, raises
 
@@ -68,9 +65,9 @@ def test_a_finding_is_named_by_its_folder_or_as_one_that_is_kept(tmp_path, repla
     """Breaks when what was found has to be copied to be replayed, or a typing error replays nothing and passes."""
     shrunk = Shrunk(CASE, entry("diverges", CASE.cell.id, signature="differs"), {}, minimal=True)
     made = findings.write(tmp_path, shrunk, steady=3)
-    assert findings.named([str(made.folder)]) == [made]
+    assert findings.by_name([str(made.folder)]) == [made]
     with pytest.raises(UsageError, match="is not the folder of a finding"):
-        findings.named([str(tmp_path)])
+        findings.by_name([str(tmp_path)])
     with pytest.raises(UsageError, match="no finding two"):
         replayed({}, names=("two",))
 
@@ -84,43 +81,6 @@ def test_findings_that_are_kept_can_be_read():
         assert each.about.cause and each.about.searched, f"{each.name}: nobody looked into it"
         looked = len(each.about.searched) > 2 and each.about.nearest
         assert each.about.status != "new" or looked, f"{each.name}: one search is no search"
-
-
-def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
-    """Breaks when an interrupted look begins again with what it had."""
-    name = next(each.name for each in failures().values() if rediscover.by_a_loop(each))
-    search = Search(("zero2",), met=CASE)
-    search.funnel[Stage.PROGRAMS] = 120
-    asked = []
-    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(rediscover.environments, "chosen", lambda stack, python: None)
-    monkeypatch.setattr(
-        rediscover.command, "begun", lambda request, stack: asked.append(request) or (request, None, set())
-    )
-    monkeypatch.setattr(rediscover.command, "prepared", lambda request, folder: search)
-    monkeypatch.setattr(rediscover.command, "look", lambda *args: [])
-    for request in (rediscover.Request((name,), minutes=3, seed=7), rediscover.Request(resume=True)):
-        assert rediscover.run(request) == EXIT_AS_EXPECTED
-        assert "1 of 1 failure met" in capsys.readouterr().out, "what goes on looks for the same failures"
-    [request] = asked
-    assert (request.without, request.minutes, request.seed) == (name, 3, 7)
-    [folder] = tmp_path.glob("rediscover-*")
-    with pytest.raises(UsageError):
-        rediscover.run(rediscover.Request(("no_failure",)))
-    assert [*tmp_path.glob("rediscover-*")] == [folder], "a mistake is no search to go on with"
-
-
-def test_one_of_the_strategies_has_the_failure_that_is_looked_for():
-    """Breaks when a failure of an older stack is looked for where it can't be, as today's stack doesn't have it."""
-    needed = {
-        "zero0_bf16_loss_scale": "zero0",
-        "ddp_static_graph_no_sync": "ddp-static-graph",
-        "zero3_dummy_loss": "zero3",
-    }
-    for failure in map(failures().get, needed):
-        stack = failure.reported.stack if failure.reported else "today"
-        assert needed[failure.name] in rediscover.strategies(failure, stack)
 
 
 # Since which release a finding shows: what is asked for, and how the answer reads.
@@ -160,7 +120,7 @@ def test_since_when_is_kept_once(tmp_path):
 
 def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch, capsys, page):
     """Breaks when one old release ends a bisect, or releases are tried that are newer than where it was seen."""
-    made = findings.named(["fsdp2_adafactor_raises"])[0]
+    made = findings.by_name(["fsdp2_adafactor_raises"])[0]
     releases = [
         Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
     ]

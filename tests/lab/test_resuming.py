@@ -10,8 +10,7 @@ import pytest
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.runs import storage
 from faultline.stacks.environments import Environment
-from lab.explore import command
-from lab.explore import numbers as kept_numbers
+from lab.explore import command, overview
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
 from lab.programs.program import Program
@@ -51,7 +50,7 @@ def explored(tmp_path, monkeypatch):
 
 
 def numbers(folder):
-    [file] = folder.glob(f"explore-*/{kept_numbers.FILE}")
+    [file] = folder.glob(f"explore-*/{overview.NUMBERS}")
     return json.loads(file.read_text())
 
 
@@ -99,7 +98,9 @@ def test_torchs_build_is_no_change(monkeypatch):
     """Breaks when `--since` draws what is near torch first, as one stack names torch's build and the other doesn't."""
     monkeypatch.setattr(command.environments, "resolve", lambda request: "deepspeed==0.19.7\ntorch==2.13.0\n")
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
-    assert command.changed(command.Request(since="deepspeed==0.19.7"), Environment("python", "")) == {"deepspeed"}
+    assert command.changed_packages(command.Request(since="deepspeed==0.19.7"), Environment("python", "")) == {
+        "deepspeed"
+    }
 
 
 @pytest.mark.parametrize(("version", "first"), [("0.19.7", True), ("0.19.8", False)])
@@ -130,10 +131,8 @@ def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, ver
     ],
 )
 def test_an_exploration_goes_on_as_it_was_asked_for(explored, given, words):
-    """Breaks when options that an exploration doesn't have are taken without a word, or it has ended and nothing is;
-    or when a folder of `prove rediscover`, in which something known is unknown, is gone on with."""
+    """Breaks when options that an exploration doesn't have are taken without a word, or it has ended and nothing is."""
     if "no explore run" not in words:
         explored(specs=2, seed=5, strategies=TWO)
-    explored(specs=2, seed=5, strategies=TWO, without="zero3_dummy_loss")
     with pytest.raises(UsageError, match=words):
         explored(resume=True, **given)

@@ -16,7 +16,7 @@ from faultline.base.paths import ROOT
 from faultline.cli import app
 from faultline.releases import is_safe
 from faultline.runs import storage
-from lab.proofs import bumps
+from lab.proofs import upgrades
 from tests.support.program import python
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -101,17 +101,17 @@ def pins(tmp_path):
 def test_a_bump_is_the_packages_of_the_stack_whose_pins_differ(pins):
     old = pins("old.txt", "# why", "trl==1.15.0", "peft==0.21.2", "ruff==0.17.4", "Accelerate==1.14.0")
     new = pins("new.txt", "trl==1.16.0", "peft==0.21.2", "ruff==0.17.5", "accelerate==1.15.0")
-    assert bumps.differing(old, new) == ("trl==1.15.0 accelerate==1.14.0", "trl==1.16.0 accelerate==1.15.0")
-    assert bumps.differing(new, new) == ("", "")
+    assert upgrades.differing(old, new) == ("trl==1.15.0 accelerate==1.14.0", "trl==1.16.0 accelerate==1.15.0")
+    assert upgrades.differing(new, new) == ("", "")
     with pytest.raises(UsageError, match=r"new.txt doesn't pin trl"):
-        bumps.differing(pins("old.txt", "trl==1.15.0"), pins("new.txt", "trl>=1.15.0"))
+        upgrades.differing(pins("old.txt", "trl==1.15.0"), pins("new.txt", "trl>=1.15.0"))
     with pytest.raises(UsageError, match="can't be read"):
-        bumps.differing(new.parent / "none.txt", new.parent / "none.txt")
+        upgrades.differing(new.parent / "none.txt", new.parent / "none.txt")
 
 
 def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     """Breaks when a bump is compared with else than what was pinned before, or one taken back leaves no summary."""
-    monkeypatch.setattr(bumps, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(upgrades, "RESULTS", tmp_path / "results")
     calls = []
     here = re.sub(r"^trl==.*$", "trl==0.0.1", (ROOT / "requirements.txt").read_text(), flags=re.M)
     old = pins("old.txt", here)

@@ -1,4 +1,4 @@
-"""What maintain counts and times: scores, replays, soaks, benches, and the runs that `clean-results` leaves."""
+"""What maintain counts and times: scores, soaks, benches, and the runs that `clean-results` leaves."""
 
 import signal
 
@@ -6,15 +6,12 @@ import pytest
 
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures, load_module
-from faultline.cells import selection
-from faultline.cells.cell import Cell, reference
-from faultline.cells.selection import Selection
+from faultline.cells.cell import Cell
 from faultline.maintain import machine, score
 from faultline.maintain.score import LabelledLog
 from faultline.ranks.job import Job
-from faultline.runs import measurement
 from faultline.runs.results import RankResult
-from lab.proofs import bench, scaling, soak
+from lab.proofs import bench, soak
 from tests.support.entries import entry
 
 ONE, OTHER = "zero3_dummy_loss", "rank0_only_save"
@@ -55,26 +52,6 @@ def test_the_rounds_are_counted_by_their_first_answers():
     shares = score.score(answers)[0].shares
     assert shares == {"precision of names": None, "with lists": 1.0, "lists for others wrong": 0.5, "recall": 1.0}
     assert "| - | 1.000 | 0.500 | 1.000 |" in score.table(answers)
-
-
-REPLAYED = selection.select(failures(), Selection(("grpo_lora_no_grad", "zero3_dummy_loss")))
-
-
-def test_one_slot_takes_the_time_of_all_that_it_does():
-    """Breaks when a replay forgets a cell, a reference or the set-up, or counts one twice."""
-    replayed = scaling.replay(REPLAYED, 1, 1)
-    named = {reference(cell) for cell in REPLAYED}
-    cells, references = sum(measurement.likely(REPLAYED)), 2 * sum(measurement.likely(named))
-    assert replayed.seconds == pytest.approx(scaling.MADE + scaling.FIRST + cells + references)
-    assert replayed.efficiency == pytest.approx((cells + references) / replayed.seconds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stacks", "slots"), [(2, 20), pytest.param(10, 100, marks=pytest.mark.nightly)])
-def test_many_slots_are_busy_nine_tenths_of_the_time(stacks, slots):
-    """Breaks when the schedule of a cluster leaves slots idle, or makes an environment for a few cells."""
-    every = selection.select(failures(), Selection())
-    assert scaling.replay(every, stacks, slots).efficiency >= 0.9
 
 
 RAN, ALSO = (Cell("grpo_lora_no_grad", "broken", strategy) for strategy in ("ddp", "zero2"))

@@ -11,6 +11,6 @@ def run(shared_server, references):
     """Run a cell with a change to it that `planting` names, and give back its result."""
 
     def run(cell, change=""):
-        return runner.run_cell(shared_server, references, cell, change and planting.injection(change))
+        return runner.run_cell(shared_server, references, cell, planting.FAULTS[change].injection if change else "")
 
     return run

@@ -24,14 +24,13 @@ def readable(value):
 
 
 def alike(planted):
-    """What one of runs by day: a fault in one kind of cell under one family of engines."""
-    cell = planted.cell
-    return planted.fault, cell.failure, cell.precision, planted.named.outcome, strategies.family(cell.strategy).order
+    """What one of runs by day: a fault under one of two families of engines."""
+    return planted.fault, strategies.family(planted.cell.strategy).order % 2
 
 
 def dealt():
-    """Every seeded fault, those alike together; the first of each is under another strategy than that of the ones
-    before, so that all engines have some by day."""
+    """Every seeded fault, those alike together; the first of each is under another strategy, or in another cell, than
+    those before, so that all engines, trainers and bf16 have some by day."""
     kinds = {}
     for planted in planting.planted():
         kinds.setdefault(alike(planted), []).append(planted)
@@ -75,8 +74,8 @@ HEALTHY = [
     *((UNUSED, name) for name in planting.SUBSET if name != "ddp"),
     (UNUSED, "ddp-find-unused"),
     *((planting.LORA, name) for name in (*planting.SUBSET, "fsdp1-no-shard")),
-    *((planting.ACCUMULATED, name) for name in planting.but(planting.NO_STATIC_GRAPH)),
-    *((planting.one_of(planting.SAVED, name), name) for name in planting.but(planting.NO_MESH)),
+    *((planting.ACCUMULATED, name) for name in planting.all_but(planting.NO_STATIC_GRAPH)),
+    *((planting.first_training(planting.SAVED, name), name) for name in planting.all_but(planting.NO_MESH)),
     *((planting.RESUMED, name) for name in planting.DDP),
 ]
 
@@ -98,7 +97,7 @@ def alarm(entry):
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
     *HEALTHY[::6],
-    *((planting.one_of(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
+    *((planting.first_training(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
     (UNFROZEN, "ddp"),
     (ZERO_UNFROZEN, "zero3"),
     (OWN_OPTIMIZER, "fsdp2"),

@@ -21,7 +21,7 @@ from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.stacks import requests
 from faultline.stacks.environments import Environment, Uninstallable
-from lab.proofs import bumps
+from lab.proofs import upgrades
 from tests.support import entries
 
 BASE = "torch==2.13.0+cpu\ntransformers==5.23.0\ntrl==1.16.0\n"
@@ -385,10 +385,10 @@ def test_the_replayed_bumps_are_enough_to_tell():
     verdicts = [bump.verdict for bump in known.values()]
     assert len(known) >= 8 and verdicts.count(Safety.SAFE) >= 3 and verdicts.count(Safety.NOT_SAFE) >= 4
     for bump in known.values():
-        assert bumps.chosen(bump) and bump.why
+        assert upgrades.cells_of(bump) and bump.why
         is_safe.on(requests.parse(bump.base), "", bump.requirements)
         assert all("==" in word for word in bump.requirements.split()), "another release every day"
-    text = bumps.README.read_text(encoding="utf-8")
+    text = upgrades.README.read_text(encoding="utf-8")
     assert all(f"`{bump.requirements}`" in text for bump in known.values()), "run `faultline maintain replay`"
 
 
@@ -399,7 +399,7 @@ def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     (tmp_path / "bumps.toml").write_text(entry.format("good", "SAFE") + cells + entry.format("bad", "NOT SAFE") + cells)
     (tmp_path / "README.md").write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
     monkeypatch.setattr(recorded, "STACKS", tmp_path)
-    monkeypatch.setattr(bumps, "README", tmp_path / "README.md")
+    monkeypatch.setattr(upgrades, "README", tmp_path / "README.md")
     code, out, _ = asked("maintain", "replay")
     assert code == EXIT_UNEXPECTED and "1 of 2 bumps answered as known, not as known: bad" in out
     assert "**SAFE**" in (tmp_path / "README.md").read_text()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-PHRASES: Mapping[str, str | Mapping[Any, str]] = {
+DESCRIPTIONS: Mapping[str, str | Mapping[Any, str]] = {
     "layers": "{} blocks",
     "width": "width {}",
     "block": {
@@ -114,9 +114,9 @@ PHRASES: Mapping[str, str | Mapping[Any, str]] = {
 """What a feature is called, for all of its values or for each. Settings of engines and trainers are called as there."""
 
 
-def phrase(name: str, value: Any) -> str:
+def describe(name: str, value: Any) -> str:
     """A feature with its value: ``a head tied to the embedding``, ``zero.overlap_comm=False``."""
-    words = PHRASES.get(name)
+    words = DESCRIPTIONS.get(name)
     if words is None:
         return f"{name}={value}"
     return words.format(value) if isinstance(words, str) else words[value]

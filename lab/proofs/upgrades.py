@@ -46,7 +46,7 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
     for name in names:
         bump = bumps[name]
         campaigns.note(f"{name}: {bump.requirements} on {bump.base}")
-        cells = chosen(bump)
+        cells = cells_of(bump)
         answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), cells, How("every"))
         affected[name] = is_safe.narrowed(answers[name], cells, COVERING)
         usual = is_safe.narrowed(answers[name], cells, USUAL)
@@ -69,7 +69,7 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
-def chosen(bump: Bump) -> list[Cell]:
+def cells_of(bump: Bump) -> list[Cell]:
     """The cells that is-safe runs for a bump."""
     cells: list[Cell] = []
     for text in bump.cells:
@@ -101,14 +101,14 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, UpgradeAnswer], affec
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
         rows.append(
             f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
-            f" {shown(comparison.verdict, bump)} | {comparison.judged} |"
-            f" {shown(affected[name].verdict, bump)}, {affected[name].judged} | {coverage(answer)} |"
+            f" {marked(comparison.verdict, bump)} | {comparison.judged} |"
+            f" {marked(affected[name].verdict, bump)}, {affected[name].judged} | {coverage(answer)} |"
             f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
         )
     return "\n".join(rows)
 
 
-def shown(verdict: Safety, bump: Bump) -> str:
+def marked(verdict: Safety, bump: Bump) -> str:
     """A verdict, and bold where it isn't the one that is known."""
     return verdict if verdict == bump.verdict else f"**{verdict}**"
 

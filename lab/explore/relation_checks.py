@@ -38,7 +38,7 @@ class Tally:
 
 
 @dataclass
-class Holding:
+class RelationChecks:
     """Relations that wait for results, what became of others, and what breaks one and is to be made small.
 
     `counts` are by relation, by whether a fault is planted, and by whether it held.
