@@ -223,8 +223,8 @@ def test_ranks_that_wait_in_collectives_that_do_not_fit_are_said(asked, write, f
 def test_a_mismatch_that_torch_finds_has_both_collectives(asked, write):
     """Breaks when torch says that ranks run different collectives, and no word follows of what makes them."""
     one = "running collective: CollectiveFingerPrint(SequenceNumber=2, OpType={}, TensorShape=[8], x(dtype=float))"
-    found = f"Rank 1 is {one.format('ALLREDUCE')}, but Rank 0 is {one.format('ALLGATHER')}"
-    text = figures(asked, write, f"RuntimeError: Detected mismatch between collectives on ranks. {found}")
+    mismatch = f"Rank 1 is {one.format('ALLREDUCE')}, but Rank 0 is {one.format('ALLGATHER')}"
+    text = figures(asked, write, f"RuntimeError: Detected mismatch between collectives on ranks. {mismatch}")
     assert "ranks run different collectives: rank 1 in ALLREDUCE, rank 0 in ALLGATHER. Look for a module" in text
 
 
