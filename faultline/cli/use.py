@@ -1,5 +1,6 @@
 """The commands that answer a question about somebody's log, model, project or upgrade."""
 
+import os
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -15,7 +16,6 @@ from faultline.cli.options import (
     Checkpointing,
     Crew,
     Device,
-    Failure,
     File,
     Fresh,
     Json,
@@ -23,6 +23,7 @@ from faultline.cli.options import (
     Python,
     Stack,
     Workers,
+    at_least,
     at_most_one,
 )
 
@@ -229,15 +230,42 @@ def bisect(
     )
 
 
-def reproduce(failure: Failure, /, *, device: Device = "cpu") -> int:
-    """Show a failure on the stack of its report, and on today's.
+def reproduce(
+    what: Annotated[
+        tuple[File, ...],
+        Parameter(
+            metavar="REPORT",
+            help="The name of a failure; or files and folders of a report.",
+            negative=(),
+            completer=one(completion.failures),
+        ),
+    ],
+    /,
+    *,
+    device: Device = "cpu",
+    minutes: Annotated[int, Parameter(validator=at_least(1, "--minutes"), help="Begin nothing new after these.")] = 15,
+    stack: Annotated[Stack, Parameter(help="In place of the report's versions, as of `faultline run`.")] = "",
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest run of this report.")] = False,
+) -> int:
+    """Show a failure, or what a report may be about, on their versions.
+
+    Of a failure, the stack of its report and today's. A report is a text, a log, configs and scripts, of which nothing
+    is run: it runs the nearest cells on the report's versions, and what helps there and today.
 
     Examples:
       faultline reproduce zero3_dummy_loss
+      faultline reproduce issue.md train.log ds_config.json
     """
-    from faultline.releases import reproduce
+    from faultline.catalogue.loading import failure_named
 
-    return reproduce.run(failure, device or "cpu")
+    if len(what) == 1 and not os.path.exists(what[0]):
+        from faultline.releases import reproduce
+
+        return reproduce.run(failure_named(str(what[0])).name, device or "cpu")
+    from faultline.reproduction import command
+
+    return command.run(command.ReproduceRequest([*map(str, what)], minutes, stack, workers, resume))
 
 
 def timeline(

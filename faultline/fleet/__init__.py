@@ -1,4 +1,4 @@
 """Engines for many machines, and what writes jobs for them: a Ray cluster's nodes, and Slurm's.
 
-For others: `cluster`, `places`, `rays`, `slurm`.
+For others: `cluster`, `rays`, `slurm`.
 """

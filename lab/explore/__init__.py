@@ -1,4 +1,4 @@
 """From random programs to what no catalogue has: drawn, run, shrunk, compared and kept.
 
-For others: `case`, `command`, `overview`, `publishing`, `replay`, `search`, `since`.
+For others: `command`, `overview`, `publishing`, `replay`, `since`.
 """

@@ -1,0 +1,4 @@
+"""From somebody's report to runs on their versions: `command.run` is the verb.
+
+For others: `command`.
+"""
