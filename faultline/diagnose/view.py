@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
-from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import group_strategies
 from faultline.diagnose.diagnosis import Details, Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline import strategies
+from faultline.base.axes import DEVICES
 from faultline.base.errors import UsageError
 from faultline.catalogue import Variant
 from faultline.cells import rules
-from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.cell import Cell
 from lab.programs import program as programs
 from lab.programs.fault import Fault
 from lab.programs.program import Program

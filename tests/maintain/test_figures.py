@@ -57,7 +57,7 @@ def test_the_rounds_are_counted_by_their_first_answers():
     assert "| - | 1.000 | 0.500 | 1.000 |" in score.table(answers)
 
 
-REPLAYED = selection.select(failures(), Selection(("grpo_lora_no_grad", "zero3_dummy_loss")))
+REPLAYED = selection.select(failures(), Selection(failure=("grpo_lora_no_grad", "zero3_dummy_loss")))
 
 
 def test_one_slot_takes_the_time_of_all_that_it_does():

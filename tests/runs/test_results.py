@@ -34,7 +34,7 @@ from lab.proofs import reliability
 from tests.support import reports
 
 OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]
-CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("persistent",), checkpointing=("off",)))
+CELLS = select(failures(), Selection(failure=("zero3_dummy_loss",), variant=("persistent",), checkpointing=("off",)))
 STACK = packages.versions()
 
 
