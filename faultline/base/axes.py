@@ -53,9 +53,18 @@ LIFE = Axis(
     optional=True,
     rule="training runs through, or is resumed in each cell of a variant that asks for it",
 )
+COMPILE = Axis(
+    "compile",
+    "off, or aot_eager: the wrapped model is compiled with this backend of torch.compile.",
+    ("off", "aot_eager"),
+    "off",
+    alone="off",
+    optional=True,
+    rule="the model is compiled in the cells that a failure names",
+)
 DEVICE = Axis("device", "cpu (default) or cuda.", ("cpu", "cuda"), "cpu", aliases={"gpu": "cuda", "nvidia": "cuda"})
 
-AXES = (Axis("failure"), Axis("variant"), STRATEGY, MODE, PRECISION, WORLD_SIZE, LIFE, DEVICE)
+AXES = (Axis("failure"), Axis("variant"), STRATEGY, MODE, PRECISION, WORLD_SIZE, LIFE, COMPILE, DEVICE)
 """In the order of an id."""
 NAMES = tuple(axis.name for axis in AXES)
 OPTIONAL = tuple(axis for axis in AXES if axis.optional)

@@ -42,6 +42,7 @@ class Conditions:
     precision: tuple[str, ...] = ()
     world_size: tuple[int, ...] = ()
     life: tuple[str, ...] = ()
+    compile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Cell:
     world_size: int = 2
     device: str = "cpu"
     life: str = "straight"
+    compile: str = "off"
 
     @property
     def steps(self) -> int:

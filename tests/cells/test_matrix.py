@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.base import markdown
-from faultline.base.axes import AXES, CHECKPOINTING, DEVICES, PRECISIONS
+from faultline.base.axes import AXES, CHECKPOINTING, DEVICES, OPTIONAL, PRECISIONS
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
@@ -73,6 +73,8 @@ def test_the_order_is_the_axes_own():
 
 
 def test_names_can_stand_in_an_id_and_in_a_list():
+    values = [value for axis in OPTIONAL for value in axis.values]
+    assert len({*values}) == len(values), "an id doesn't say which axis a value is of"
     for name in [*FAILURES, *VARIANTS, *strategies.names(), *CHECKPOINTING, *PRECISIONS, *DEVICES]:
         assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
 
