@@ -146,7 +146,9 @@ def runs(cell, variant, asked):
     if not asked.checkpointing and not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
         return False
     usual_place = own_values(FAILURES[cell.failure], cell.variant)
-    if any(not getattr(asked, axis) and getattr(cell, axis) != value for axis, value in usual_place.items()):
+    also = any(fnmatchcase(cell.name.partition("/")[2], pattern) for pattern in variant.also)
+    moved = [axis for axis, value in usual_place.items() if not getattr(asked, axis) and getattr(cell, axis) != value]
+    if moved and not also:
         return False
     resumed = cell.life != "straight" and not asked.life
     if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
