@@ -23,6 +23,7 @@ SELECTION = $(strip \
   $(call option,--precision,PRECISION) \
   $(call option,--world,WORLD) \
   $(call option,--life,LIFE) \
+  $(call option,--compile,COMPILE) \
   $(DEVICE_OPTION) \
   $(call option,--cell,CELL))
 RUNNING = $(strip \
@@ -47,8 +48,8 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD, LIFE and DEVICE, each'
-	@echo 'one value or several between commas; or CELL, whole ids. Both take WORKERS, PER_GPU, RESUME=1 and FRESH=1;'
+	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD, LIFE, COMPILE and'
+	@echo 'DEVICE, each one value or several between commas; or CELL, whole ids. Both take WORKERS, PER_GPU, RESUME=1 and FRESH=1;'
 	@echo 'test-matrix also SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE, WORKERS and SINCE.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13. bin/faultline --help lists the commands.'
 

@@ -81,8 +81,8 @@ def sgd(model: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LR, momentum=MOMENTUM)
 
 
-def my_rows(values: list[Any], rank: int, world_size: int) -> list[Any]:
-    """This rank's contiguous share of the global batch."""
+def my_rows(values: Any, rank: int, world_size: int) -> Any:
+    """This rank's contiguous share of the global batch, of a sequence or a tensor of rows."""
     return values[rank * len(values) // world_size : (rank + 1) * len(values) // world_size]
 
 

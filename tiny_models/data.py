@@ -59,6 +59,7 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
     ``dummy``: every row has one whose tokens are not trained on, so that the
     vision tower always takes part.
     """
+    from faultline.scenario import my_rows
     from tiny_models.gemma3 import processor
 
     rows = range(ROWS)
@@ -74,14 +75,14 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
     # Among these, the lines before and behind each image.
     special = torch.tensor([VOCABULARY.index(word) for word in ("<pad>", "<boi>", "<image>", "<eoi>", "\n")])
     labels = inputs["input_ids"].masked_fill(torch.isin(inputs["input_ids"], special), -100)
-    share = ROWS // world_size
-    mine = slice(rank * share, (rank + 1) * share)
-    kept = {name: inputs[name][mine] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    names = "input_ids", "attention_mask", "token_type_ids"
+    kept = {name: my_rows(inputs[name], rank, world_size) for name in names}
     if shown:
-        before, ours = (sum(row in shown for row in rows[part]) for part in (slice(0, mine.start), mine))
-        if ours:
-            kept["pixel_values"] = inputs["pixel_values"][before : before + ours]
-    return {"inputs": kept, "labels": labels[mine], "scale": world_size / int((labels[:, 1:] != -100).sum())}
+        pictures = [place for place, row in enumerate(shown) if row in my_rows(rows, rank, world_size)]
+        if pictures:
+            kept["pixel_values"] = inputs["pixel_values"][pictures]
+    scale = world_size / int((labels[:, 1:] != -100).sum())
+    return {"inputs": kept, "labels": my_rows(labels, rank, world_size), "scale": scale}
 
 
 def picture(colour: list[int]) -> Any:
@@ -105,7 +106,7 @@ def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices:
     generator = torch.Generator().manual_seed(step)
     pixels = torch.randn(rows, slices, 3, 8, 8, generator=generator)
     text = token_batch(text_rows(step)[:rows], rank, world_size)
-    return {**text, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
+    return {**text, "slices": my_rows(pixels, rank, world_size)}
 
 
 def random_slices(step: int, rank: int, world_size: int, rows: int, slices: int) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.traces import VICTIM
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures, symptoms
 from faultline.catalogue.recognition import Condition
-from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose import messages, prose, signs, silent
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT

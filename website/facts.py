@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.packages import STACK, TODAY
 from faultline.base.paths import ROOT
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
-from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import showing
 from faultline.cells.words import group_strategies, in_order
 from faultline.observations import history, measured, symptoms

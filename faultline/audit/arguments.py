@@ -9,9 +9,9 @@ from packaging.version import Version
 
 from faultline.audit import adapters, defaults, engines, hydra
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNKNOWN, UNNAMED, YES, Statement, truth
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
-from faultline.cells.cell import CHECKPOINTING
 from faultline.observations.ranges import Range
 from faultline.projects.documents import Document, Section
 from faultline.strategies.naming import presets, switches

@@ -13,10 +13,10 @@ from faultline.audit.conditions import AuditFinding, Case, doubt, findings, sure
 from faultline.audit.evidence import Measured, Observed, evidence
 from faultline.audit.project import Project, read_recipes
 from faultline.audit.view import summary, to_say
+from faultline.base.axes import CHECKPOINTING, PRECISIONS
 from faultline.base.console import print_commands, printed
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.catalogue.loading import failure_named, failures
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS
 from faultline.cells.words import in_order
 from faultline.observations import remedies
 

@@ -10,9 +10,10 @@ from faultline.audit.arguments import trainers
 from faultline.audit.engines import NO, OTHER_TRAINER, YES
 from faultline.audit.open_conditions import Open, unmeasured
 from faultline.audit.project import Project
+from faultline.base.axes import CHECKPOINTING, PRECISIONS
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
+from faultline.cells.cell import Cell
 from faultline.cells.words import group_strategies, in_order, in_words
 from faultline.observations import answers, history, measured
 from faultline.observations.ranges import Range
@@ -234,11 +235,12 @@ def _axis_values(axis: str, values: Collection[str]) -> str:
 
 
 def _places(failure: Failure, variant: Variant, project: Project) -> list[Cell]:
-    """A variant's cells at the default world size in the places that the project leaves; in bf16 if that was measured.
+    """A variant's usual cells in the places that the project leaves; in bf16 if that was measured.
 
     A variant that was run with checkpointing off alone doesn't depend on it, and holds in any mode.
     """
-    cells = [c for c in measured.outcomes(failure) if c.variant == variant.name and c.world_size == default_world(c)]
+    every = [cell for cell in measured.outcomes(failure) if cell.variant == variant.name]
+    cells = [cell for cell in every if cell == replace(measured.usual(cell), precision=cell.precision)]
     run = {cell.checkpointing for cell in cells}
     modes = run if run == {"off"} else project.left.get("checkpointing", run)
     names = project.left.get("strategy", strategies.names())

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from faultline import strategies
+from faultline.base.axes import PRECISIONS
 from faultline.base.errors import UsageError
 from faultline.base.text import matches, one_line
-from faultline.cells.cell import PRECISIONS
 from faultline.projects import files
 from faultline.projects.documents import Document, Place, Section
 from faultline.strategies.naming import asked_for, configured, presets, within

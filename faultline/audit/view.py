@@ -12,11 +12,11 @@ from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import Measured, Observed
 from faultline.audit.open_conditions import Open, deciding, key, label
 from faultline.audit.project import Project
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.console import write_line
 from faultline.base.packages import STACK
 from faultline.base.text import count, here, listing, one_line
 from faultline.catalogue.loading import failures, needs
-from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import group_strategies, in_order
 from faultline.projects.documents import Place
 from faultline.report import claims

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-AXES = ("variant", "strategy", "checkpointing", "precision", "world_size")
+from faultline.base.axes import AXES
+
+PLACE = [axis.name for axis in AXES[1:-1] if not axis.optional]
 
 
 def axes(place: str) -> dict[str, str]:
@@ -12,10 +15,10 @@ def axes(place: str) -> dict[str, str]:
     A fifth part, such as `w2`, names the number of ranks.
     """
     parts = place.split("/") if place else []
-    if len(parts) > len(AXES) or "" in parts:
+    if len(parts) > len(PLACE) or "" in parts:
         raise ValueError(f"a place is variant/strategy/checkpointing/precision, not {place!r}")
     return {
-        axis: part.removeprefix("w") if axis == "world_size" else part for axis, part in zip(AXES, parts, strict=False)
+        axis: part.removeprefix("w") if axis == "world_size" else part for axis, part in zip(PLACE, parts, strict=False)
     }
 
 
@@ -45,12 +48,9 @@ class Reported:
         return axes(self.cell)["strategy"]
 
     @property
-    def checkpointing(self) -> str:
-        return axes(self.cell).get("checkpointing", "off")
-
-    @property
-    def precision(self) -> str:
-        return axes(self.cell).get("precision", "fp32")
+    def place(self) -> Mapping[str, Any]:
+        """Its variant, strategy, checkpointing mode and precision, by the names of these axes."""
+        return {axis.name: axes(self.cell).get(axis.name, axis.default) for axis in AXES[1:5]}
 
 
 @dataclass(frozen=True, eq=False)

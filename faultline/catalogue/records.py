@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
+from faultline.base.axes import NAMES
 from faultline.catalogue.history import History, Reported, axes
 from faultline.catalogue.recognition import Recognition
 
@@ -16,7 +17,7 @@ TRIED_HERE = "tried here"
 """Instead of a source: nobody recommends it by name."""
 EVERY_MODE = ("*",)
 """Of checkpointing, for a variant of a failure whose others run in fewer."""
-CHANGEABLE = ("remedy", "variant", "strategy", "checkpointing", "precision", "stack")
+CHANGEABLE = ("remedy", *(name for name in NAMES[1:-1] if name != "world_size"), "stack")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Variant:
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
     default: what checkpointing has nothing to do with is measured in one of them. With `bf16` all of it runs in that
     as well, where else only broken variants do, under some strategies. With `resumed` it is by default saved, loaded in
-    fresh ranks and trained on, where others run through. `second` is the
+    fresh ranks and trained on, where others run through. `also` are more cells that it runs in by default, by patterns
+    of what their ids have behind it: those of an axis that others leave alone. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs`, `look_for`, `plain` and `package` are what recognise.toml has (see `ProjectCondition`).
     `text` says in a line what is run, where no claim does (see `Failure.described`).
@@ -39,6 +41,7 @@ class Variant:
     _: KW_ONLY
     bf16: bool = False
     resumed: bool = False
+    also: tuple[str, ...] = ()
     second: str = ""
     needs: tuple[str, ...] = ()
     look_for: str = ""
@@ -142,10 +145,6 @@ class Failure:
 
     def variant(self, name: str) -> Variant:
         return next(v for v in self.variants if v.name == name)
-
-    def life(self, variant: str) -> str:
-        """In which life a variant is run by default, by its name; one that the catalogue has no more ran through."""
-        return next((each.life for each in self.variants if each.name == variant), "straight")
 
     def described(self, variant: Variant) -> str:
         """A variant in a line: in its author's words, or in those of the claim that proposes it."""

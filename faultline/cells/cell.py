@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultline import strategies
+from faultline.base.axes import AXES, NAMES, OPTIONAL, WORLD_SIZE
 from faultline.base.errors import UsageError
 from faultline.base.text import matches
-from faultline.catalogue import Failure, Variant
 
-CHECKPOINTING = ("off", "reentrant", "non-reentrant")
-PRECISIONS = ("fp32", "bf16")
-WORLD_SIZES = tuple(size for size in (1, 2, 4, 8) if size <= strategies.ROWS)
-DEVICES = ("cpu", "cuda")
-LIVES = ("straight", "resumed", "resized")
+if TYPE_CHECKING:
+    from faultline.base.axes import Axis
+    from faultline.catalogue import Failure, Variant
+
+WORLD_SIZES = tuple(size for size in WORLD_SIZE.values if size <= strategies.ROWS)
 STEPS = 3
 # A resumed life trains so many steps, saves, and trains as many again in fresh ranks: the last one shows what momentum
 # and schedule were restored to. A resized one is saved by twice as many ranks as load it.
@@ -31,12 +31,23 @@ FLOOR = {"fp32": 1e-3, "bf16": 0.05}  # of a file: the part of the largest movem
 # cells show; in bf16 the noise of some models is so large that 20 times would hide a lost rank.
 MARGIN = {"fp32": 20.0, "bf16": 6.0}
 
-AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "life", "device")
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Values of axes that somebody names, mostly patterns; an axis without any may have any value."""
+
+    variant: tuple[str, ...] = ()
+    strategy: tuple[str, ...] = ()
+    checkpointing: tuple[str, ...] = ()
+    precision: tuple[str, ...] = ()
+    world_size: tuple[int, ...] = ()
+    life: tuple[str, ...] = ()
+    compile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run with one outcome; its id is the axes joined by slashes, without `life` where training runs through."""
+    """One run with one outcome; its id is the axes joined by slashes, without optional ones at their default."""
 
     failure: str
     variant: str
@@ -46,6 +57,7 @@ class Cell:
     world_size: int = 2
     device: str = "cpu"
     life: str = "straight"
+    compile: str = "off"
 
     @property
     def steps(self) -> int:
@@ -64,9 +76,14 @@ class Cell:
     @property
     def name(self) -> str:
         """The id without the failure: what pytest shows behind the file."""
-        life = () if self.life == "straight" else (self.life,)
         place = (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}")
-        return "/".join((*place, *life, self.device))
+        return "/".join((*place, *self.extras, self.device))
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Its values of the optional axes that aren't at their default, as its id has them."""
+        values = ((getattr(self, axis.name), axis.default) for axis in OPTIONAL)
+        return tuple(str(value) for value, default in values if value != default)
 
     @property
     def broken(self) -> bool:
@@ -76,21 +93,29 @@ class Cell:
     @staticmethod
     def parse(text: str) -> Cell:
         """Read an id back; raises UsageError for anything else."""
-        parts = text.split("/")
-        life = parts.pop(6) if len(parts) == 8 else "straight"
-        if len(parts) != 7 or not re.fullmatch("w[1-9][0-9]*", parts[5]):
-            raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
-        failure, variant, strategy, checkpointing, precision, world, device = parts
-        cell = Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device, life)
-        if not life or cell.id != text:
-            raise UsageError(f"not a cell: {text!r} (training that runs through is not named in an id)")
+        needed = [axis for axis in AXES if not axis.optional]
+        *before, device = text.split("/")
+        before, more = before[: len(needed) - 1], before[len(needed) - 1 :]
+        values: dict[str, Any] = dict(zip((axis.name for axis in needed), (*before, device), strict=False))
+        named = len(values) == len(needed) and len(more) <= len(OPTIONAL) and all(more)
+        if not named or not re.fullmatch("w[1-9][0-9]*", values["world_size"]):
+            raise UsageError(f"not a cell: {text!r} (expected {'/'.join(axis.name for axis in needed[:5])}/wN/device)")
+        values["world_size"] = int(values["world_size"][1:])
+        for number, axis in enumerate(OPTIONAL):
+            if more and not any(more[0] in later.values for later in OPTIONAL[number + 1 :]):
+                values[axis.name] = more.pop(0)
+        cell = Cell(**values)
+        if cell.id != text:
+            usual = " or ".join(axis.default for axis in OPTIONAL)
+            raise UsageError(f"not a cell: {text!r} (an id doesn't name {usual} behind the number of ranks)")
         return cell
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def reference(cell: Cell) -> Cell:
     """The run in one process that a cell is held against, which others of its variant share."""
-    return replace(cell, strategy="single", checkpointing="off", world_size=1)
+    alone: Mapping[str, Any] = {axis.name: axis.alone for axis in AXES if axis.alone is not None}
+    return replace(cell, **alone)
 
 
 def within(cell: Cell, conditions: object, axes: Iterable[str]) -> bool:
@@ -106,32 +131,44 @@ def split_values(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def own_values(failure: Failure | None, variant: str) -> dict[str, Any]:
+    """Where on each optional axis a variant runs by default, by its name: the catalogue may have it no more."""
+    known = next((each for each in failure.variants if each.name == variant), None) if failure else None
+    return {axis.name: getattr(known, axis.name, axis.default) for axis in OPTIONAL}
+
+
 def default_world(cell: Cell) -> int:
     return strategies.usual_ranks(cell.strategy)
 
 
+def known_values(axis: Axis) -> Sequence[Any]:
+    """The values of an axis, in their order, but for failures and variants."""
+    elsewhere = {"strategy": strategies.names, "world_size": lambda: WORLD_SIZES}
+    return elsewhere[axis.name]() if axis.name in elsewhere else axis.values
+
+
 def values(failures: Iterable[Failure]) -> dict[str, Sequence[Any]]:
     """Every value of each axis that cells of these failures may have."""
-    variants = dict.fromkeys(variant.name for failure in failures for variant in failure.variants)
-    return {
-        "variant": [*variants],
-        "strategy": strategies.names(),
-        "checkpointing": CHECKPOINTING,
-        "precision": PRECISIONS,
-        "device": DEVICES,
-        "world_size": WORLD_SIZES,
-        "life": LIVES,
-    }
+    variants = [*dict.fromkeys(variant.name for failure in failures for variant in failure.variants)]
+    return {axis.name: known_values(axis) or variants for axis in AXES[1:]}
 
 
 def every_cell(
-    failures: Mapping[str, Failure], device: str, runs: Callable[[Variant, str], bool] = lambda variant, strategy: True
+    failures: Mapping[str, Failure],
+    device: str,
+    runs: Callable[[Variant, str], bool] = lambda variant, strategy: True,
+    among: Mapping[str, Collection[Any]] | None = None,
 ) -> Iterable[tuple[Cell, Variant]]:
-    """The whole product, sense or not, in a stable order; without the variants under strategies where none `runs`."""
+    """The whole product, sense or not, in a stable order; of axes in `among`, with these values alone, and without the
+    variants under strategies where none `runs`."""
+    known = {
+        name: [v for v in every if v in (among or {}).get(name, every)]
+        for name, every in values(failures.values()).items()
+    }
     for failure in failures.values():
-        for variant, strategy in product(failure.variants, strategies.names()):
-            if not runs(variant, strategy):
+        for variant, strategy in product(failure.variants, known["strategy"]):
+            if variant.name not in known["variant"] or not runs(variant, strategy):
                 continue
-            for checkpointing, precision, world, life in product(CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES):
-                cell = Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device, life)
-                yield cell, variant
+            for place in product(*(known[name] for name in NAMES[3:-1])):
+                axes = dict(zip(NAMES[3:-1], place, strict=True))
+                yield Cell(failure.name, variant.name, strategy, device=device, **axes), variant

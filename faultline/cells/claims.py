@@ -7,7 +7,7 @@ from typing import Any
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.outcomes import Did, Signature
-from faultline.cells.cell import AXES, Cell
+from faultline.cells.cell import Cell, own_values
 
 Outcomes = Mapping[Cell, Did]
 """What each cell did that was run."""
@@ -107,16 +107,16 @@ def _compared(claim: Claim, did: Did, other: Did) -> bool | None:
 
 
 def is_about(failure: Failure, claim: Claim, cell: Cell) -> bool:
-    """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32 and in its own life."""
+    """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in its own places in fp32."""
     if cell.failure != failure.name:
         return False
-    where = {"variant": "*broken", "precision": "fp32", "life": failure.life(cell.variant), **claim.where}
+    where = {"variant": "*broken", "precision": "fp32", **own_values(failure, cell.variant), **claim.where}
     return all(matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items())
 
 
 def swapped(failure: Failure, swap: Mapping[str, str], cell: Cell) -> Cell:
     """The cell that a claim with this swap proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    changes: dict[str, Any] = {axis: value for axis, value in swap.items() if axis in AXES}
+    changes: dict[str, Any] = {axis: value for axis, value in swap.items() if axis in vars(cell)}
     if remedy := swap.get("remedy"):
         changes["variant"] = replace(failure.variant(cell.variant), remedy=remedy).name
     return replace(cell, **changes)

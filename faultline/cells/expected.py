@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from faultline.base.axes import DEVICES, NAMES
 from faultline.base.errors import UsageError, unknown
 from faultline.base.packages import STACK
 from faultline.base.paths import REPROS
@@ -18,18 +19,18 @@ from faultline.base.text import matches
 from faultline.catalogue import Failure, loading
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import on_gpus
-from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, values, within
+from faultline.cells.cell import WORLD_SIZES, Cell, Conditions, values, within
 from faultline.cells.rules import possible_cells
 
 MEASURED = 4  # ranks: the most with which every expectation was measured
-# The axes that a rule may narrow, by patterns; world_size holds numbers.
-CONDITIONS = ("variant", "strategy", "checkpointing", "precision", "life", "device", "world_size")
+CONDITIONS = NAMES[1:]
+"""The axes that a rule may narrow, by patterns; world_size holds numbers."""
 # A cell without evidence is never a pass, so nobody can expect one.
 EXPECTABLE = tuple(outcome.value for outcome in Outcome if outcome != Outcome.INVALID)
 
 HEADER = """\
 # What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
-# Conditions: variant, strategy, checkpointing, precision, life, device (patterns), world_size, versions (PEP 440).
+# Conditions: axes of an id (patterns), world_size (numbers), versions (PEP 440).
 # Result: outcome, and any one signature; record and reason for readers. What has no device was measured on the CPU, and
 # on a GPU it holds until somebody measures there; with `not_measured`, a rule says what a report says.
 # `bless` rewrites this file and keeps record, reason and versions.
@@ -37,19 +38,13 @@ HEADER = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Conditions):
     """One ``[[rule]]``: the cells that it is about, and what they do.
 
     An empty condition holds for every cell. `versions` pairs a package with a PEP 440 specifier. `not_measured` says
     that the rule is what a report says, on a device where nobody has run its cells.
     """
 
-    variant: tuple[str, ...] = ()
-    strategy: tuple[str, ...] = ()
-    checkpointing: tuple[str, ...] = ()
-    precision: tuple[str, ...] = ()
-    world_size: tuple[int, ...] = ()
-    life: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     outcome: str
@@ -186,9 +181,9 @@ def check(failure: Failure, rules: Iterable[Rule]) -> None:
 
     One that matches no cell, on any device and with any versions, is a mistake. A rule that earlier ones hide is none.
     """
-    cells = [cell for cell, _ in possible_cells(failure, DEVICES[0])]
+    axes = values([failure])
     known = {
-        **values([failure]),
+        **axes,
         "world_size": [*map(str, WORLD_SIZES)],
         "signature": (*failure.errors, *Signature, *signal.Signals.__members__),
         "package": [*map(canonicalize_name, STACK)],
@@ -203,12 +198,12 @@ def check(failure: Failure, rules: Iterable[Rule]) -> None:
             for name in map(str, names):
                 if not any(matches(each, (name,)) for each in known[kind]):
                     raise UsageError(f"{place}: {unknown(kind, name, known[kind])}")
-        allowed = [
-            (axis, {value for value in map(str, known[axis]) if matches(value, tuple(map(str, names)))})
+        among = {
+            axis: [value for value in axes[axis] if matches(str(value), tuple(map(str, names)))]
             for axis in CONDITIONS
             if axis != "device" and (names := named[axis])
-        ]
-        if not any(all(str(getattr(cell, axis)) in values for axis, values in allowed) for cell in cells):
+        }
+        if next(possible_cells(failure, DEVICES[0], among), None) is None:
             asked = ", ".join(f"{axis} {' or '.join(map(str, named[axis]))}" for axis in CONDITIONS if named[axis])
             raise UsageError(f"{place}: no cell of {failure.name} has all of {asked}")
 

@@ -1,10 +1,12 @@
 """The combinations of the axes that can't exist, and those that the default matrix leaves out, each with the reason."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from faultline import strategies
+from faultline.base.axes import OPTIONAL, Axis
 from faultline.base.text import listing, matches
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Signature
@@ -74,8 +76,10 @@ def _never_resized(cell: Cell, variant: Variant) -> bool:
     return cell.life == "resized" and not strategies.family(cell.strategy).resizes
 
 
-def _other_life(cell: Cell, variant: Variant) -> bool:
-    return cell.life != variant.life
+def _not_asked_for(axis: Axis, cell: Cell, variant: Variant) -> bool:
+    if getattr(cell, axis.name) == getattr(variant, axis.name, axis.default):
+        return False
+    return not variant.also or not matches(cell.name.partition("/")[2], variant.also)
 
 
 def _resumed_in_bf16(cell: Cell, variant: Variant) -> bool:
@@ -133,9 +137,7 @@ def not_by_default() -> tuple[Exclusion, ...]:
             _four_ranks,
             ("strategy", "world_size"),
         ),
-        Exclusion(
-            "training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)
-        ),
+        *(Exclusion(axis.rule, functools.partial(_not_asked_for, axis), (axis.name,)) for axis in OPTIONAL),
         Exclusion("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),
         Exclusion("training is resumed at the default world size", _resumed_in_another_world, ("life", "world_size")),
     )
@@ -159,8 +161,20 @@ def possible(cell: Cell, variant: Variant) -> bool:
     return not any(rule.leaves_out(cell, variant) for rule in IMPOSSIBLE)
 
 
-@functools.cache
-def possible_cells(failure: Failure, device: str) -> tuple[tuple[Cell, Variant], ...]:
-    """A failure's cells that can exist, in the order of `every_cell`."""
-    every = every_cell({failure.name: failure}, device, _runs)
-    return tuple((cell, variant) for cell, variant in every if possible(cell, variant))
+def possible_cells(
+    failure: Failure, device: str, among: Mapping[str, Collection[Any]] | None = None
+) -> Iterator[tuple[Cell, Variant]]:
+    """A failure's cells that can exist, in the order of `every_cell`; of axes in `among`, with these values alone."""
+    every = every_cell({failure.name: failure}, device, _runs, among)
+    return ((cell, variant) for cell, variant in every if possible(cell, variant))
+
+
+def usual_values(failure: Failure, named: Collection[str]) -> dict[str, list[Any]]:
+    """Of each optional axis that isn't named, the values that cells of the default matrix may have."""
+    also = [part for variant in failure.variants for place in variant.also for part in place.split("/")]
+    usual = {axis: [getattr(each, axis.name, axis.default) for each in failure.variants] for axis in OPTIONAL}
+    return {
+        axis.name: [value for value in axis.values if matches(value, (*usual[axis], *also))]
+        for axis in OPTIONAL
+        if axis.name not in named
+    }

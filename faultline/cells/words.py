@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from faultline import strategies
-from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+from faultline.base.axes import CHECKPOINTING
+from faultline.cells.cell import Cell, default_world
 
 
 def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
@@ -66,8 +67,7 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
         if world and _spot(cell) in default:
             continue
         precision = cell.precision if cell.precision != "fp32" else ""
-        life = cell.life if cell.life != "straight" else ""
-        by_mode = by_place.setdefault((precision, world, life), {}).setdefault(cell.variant, {})
+        by_mode = by_place.setdefault((precision, world, *cell.extras), {}).setdefault(cell.variant, {})
         by_mode.setdefault(cell.checkpointing, []).append(cell.strategy)
     everywhere = {cell.strategy for cell in among}
     texts: dict[str, list[str]] = {}  # the variants of each text
@@ -83,7 +83,7 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
 
 
 def _spot(cell: Cell) -> tuple[str, ...]:
-    return cell.variant, cell.strategy, cell.checkpointing, cell.precision, cell.life
+    return cell.variant, cell.strategy, cell.checkpointing, cell.precision, *cell.extras
 
 
 def order(cell: Cell) -> tuple[object, ...]:
@@ -91,7 +91,7 @@ def order(cell: Cell) -> tuple[object, ...]:
     return (
         cell.world_size != default_world(cell),
         cell.precision != "fp32",
-        cell.life != "straight",
+        len(cell.extras),
         cell.variant,
         CHECKPOINTING.index(cell.checkpointing) if cell.checkpointing in CHECKPOINTING else -1,
         names.index(cell.strategy) if cell.strategy in names else -1,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from faultline.base.axes import COMPILE
 from faultline.base.console import printed, write_line
 from faultline.base.errors import (
     EXIT_AS_EXPECTED,
@@ -220,6 +221,8 @@ def selected(selection: Selection) -> list[Cell]:
     cells = select({checked_cell.NAME: checked_cell.CHECKED}, selection)
     if not cells:
         raise UsageError("no cell matches all of these options")
+    if any(cell.compile != COMPILE.default for cell in cells):
+        raise UsageError("a check watches each module, which a compiled model doesn't allow: leave out --compile")
     return cells
 
 

@@ -3,16 +3,18 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.axes import AXES
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, outcome_text
-from faultline.cells.cell import default_world
+from faultline.cells.cell import Cell, default_world
 from faultline.cells.finding import describe_difference, first_names, split_factor
 from faultline.cells.words import places
 from faultline.check import model_facts, script
@@ -250,15 +252,10 @@ def titled(group: Group, match: Match) -> str:
 def command(target: str, options: Sequence[str], result: Result) -> str:
     """The command that checks the target again in one cell."""
     words = ["faultline", "check", plain(target), *map(plain, options)]
-    cell = result.cell
-    words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
-    others: dict[str, tuple[object, object]] = {
-        "precision": (cell.precision, "fp32"),
-        "world": (cell.world_size, default_world(cell)),
-    }
-    others |= {"life": (cell.life, "straight"), "device": (cell.device, "cpu")}
-    for axis, (value, usual) in others.items():
-        words += [f"--{axis}", str(value)] if value != usual else []
+    usual = replace(Cell("", "", "", ""), world_size=default_world(result.cell))
+    for axis in AXES[2:]:
+        value = getattr(result.cell, axis.name)
+        words += [f"--{axis.word}", str(value)] if value != getattr(usual, axis.name) else []
     return here(shlex.join(words))
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from cyclopts import App
     from cyclopts.completion import CompletionContext
 
+    from faultline.base.axes import Axis
+
 Complete = Callable[["CompletionContext"], Iterable[str]]
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -41,40 +43,15 @@ def variants() -> Iterable[str]:
     return dict.fromkeys(variant.name for failure in loading.failures().values() for variant in failure.variants)
 
 
-def strategies() -> Iterable[str]:
-    from faultline import strategies
+def values(axis: Axis) -> Callable[[], Iterable[str]]:
+    """Finds the values of an axis."""
 
-    return strategies.names()
+    def offered() -> Iterable[str]:
+        from faultline.cells import cell
 
+        return map(str, cell.known_values(axis))
 
-def checkpointing() -> Iterable[str]:
-    from faultline.cells import cell
-
-    return cell.CHECKPOINTING
-
-
-def precisions() -> Iterable[str]:
-    from faultline.cells import cell
-
-    return cell.PRECISIONS
-
-
-def lives() -> Iterable[str]:
-    from faultline.cells import cell
-
-    return cell.LIVES
-
-
-def devices() -> Iterable[str]:
-    from faultline.cells import cell
-
-    return cell.DEVICES
-
-
-def world_sizes() -> Iterable[str]:
-    from faultline.cells import cell
-
-    return map(str, cell.WORLD_SIZES)
+    return offered
 
 
 def cells() -> Iterable[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from faultline.base import machine
+from faultline.base.axes import AXES, DEVICE, MODE, Axis
 from faultline.base.errors import UsageError
 from faultline.cli import completion
 from faultline.cli.completion import one, several
@@ -72,42 +73,30 @@ File = Annotated[str | Path, Parameter(metavar="FILE")]
 Python = Annotated[File, Parameter(help="Another environment, by its interpreter.")]
 Failure = Annotated[str, Parameter(help="The name of a failure.", completer=one(completion.failures))]
 Stack = Annotated[str, Parameter(metavar="STACK", completer=one(completion.stacks))]
-Checkpointing = Annotated[
-    Names, Parameter(help="off, reentrant or non-reentrant.", completer=several(completion.checkpointing))
-]
+Checkpointing = Annotated[Names, Parameter(help=MODE.help, completer=several(completion.values(MODE)))]
 Workers = Annotated[
     int, Parameter(validator=at_least(1, "--workers"), help="Cells that run at a time; by default, one for each core.")
 ]
 Fresh = Annotated[bool, Parameter(help="Measure everything, also what was measured before.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
-Device = Annotated[str, Parameter(help="cpu (default) or cuda.", completer=one(completion.devices))]
+Device = Annotated[str, Parameter(help=DEVICE.help, completer=one(completion.values(DEVICE)))]
 RunName = Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, the newest.")]
+
+
+def option(axis: Axis) -> tuple[str, object, str]:
+    """The field of an option that takes several values of an axis."""
+    kind = Annotated[Names, Parameter(help=axis.help, completer=several(completion.values(axis)))]
+    return axis.word, kind, ""
+
+
+OF_AXES: Any = make_dataclass("Options", map(option, AXES[2:-1]), frozen=True)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Places:
+class Places(OF_AXES):
     """The options that name places of the matrix; each takes names or patterns, with commas between them."""
 
-    strategy: Annotated[
-        Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2.", completer=several(completion.strategies))
-    ] = ""
-    checkpointing: Checkpointing = ""
-    precision: Annotated[Names, Parameter(help="fp32 or bf16.", completer=several(completion.precisions))] = ""
-    world: Annotated[
-        Names,
-        Parameter(
-            help="World sizes: 1, 2 or 4 ranks; 8 where FAULTLINE_ROWS=8 is set.",
-            completer=several(completion.world_sizes),
-        ),
-    ] = ""
-    life: Annotated[
-        Names,
-        Parameter(
-            help="straight, or resumed: saved, loaded in fresh ranks and trained on; resized: saved by twice as many.",
-            completer=several(completion.lives),
-        ),
-    ] = ""
     device: Device = ""
 
     def selection(self, **others: str) -> Selection:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from faultline.base.axes import STRATEGY
 from faultline.base.packages import TODAY
 from faultline.cli import completion, options
 from faultline.cli.completion import one, several
@@ -38,7 +39,7 @@ def diagnose(
     strategy: Annotated[
         Names,
         Parameter(
-            help="The strategy of the run, if the log doesn't name it.", completer=several(completion.strategies)
+            help="The strategy of the run, if the log doesn't name it.", completer=several(completion.values(STRATEGY))
         ),
     ] = "",
     checkpointing: Checkpointing = "",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.console import printed
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import NEEDED
 from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
 from faultline.diagnose import lines, messages, signs, view
 from faultline.diagnose.diagnosis import NOT_THERE, Details, Diagnosis, details, diagnose

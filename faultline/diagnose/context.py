@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.text import matches
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
 from faultline.diagnose.signs import TRIED, needed
 from faultline.observations.matching import Hints

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.console import write_line
 from faultline.base.text import count, here, one_line
-from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import group_strategies
 from faultline.diagnose.diagnosis import Details, Diagnosis
 from faultline.diagnose.unnamed_view import headline, lines_of, show_events, show_unnamed

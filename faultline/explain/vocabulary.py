@@ -29,6 +29,7 @@ KINDS = {
     "precision": "Precisions",
     "device": "Devices",
     "life": "Lives",
+    "compile": "Backends of torch.compile",
 }
 TERMS = "Terms"  # the headings of the glossary
 MEANING = ("meaning", "when")

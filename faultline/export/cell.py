@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from faultline.base.axes import COMPILE
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK, pinned
 from faultline.base.paths import REPROS, ROOT
@@ -173,7 +174,8 @@ def introduction(where: ExportedCell) -> str:
     variant = "" if described in ("", "the failure") else f" ({one_line(described)})"
     under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
     halves = ", saved after two steps and resumed for two more" if cell.life == "resumed" else ""
-    run = f"{under}, {checkpointing} gradient checkpointing{variant}{halves}. {_events(where)}"
+    compiled = "" if cell.compile == COMPILE.default else f", compiled by torch.compile ({cell.compile})"
+    run = f"{under}, {checkpointing} gradient checkpointing{compiled}{variant}{halves}. {_events(where)}"
     lines = [
         *textwrap.wrap(run, WIDTH, break_long_words=False, break_on_hyphens=False),
         _records(where.failure),

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from faultline import strategies
+from faultline.base.axes import COMPILE
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.specialise import Built, gives_back
@@ -74,6 +75,10 @@ class File:
     @property
     def cuda(self) -> bool:
         return self.cell.device == "cuda"
+
+    @property
+    def compiled(self) -> bool:
+        return self.cell.compile != COMPILE.default
 
     @property
     def distributed(self) -> bool:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from faultline.base.axes import DEVICES
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import DEVICES, Cell, values
+from faultline.cells.cell import Cell, values
 from faultline.cells.claims import Outcomes
-from faultline.cells.expected import TRAINS, Rule, about, first_rule, holds, on_cpu, ruled, verdict
+from faultline.cells.expected import CONDITIONS, TRAINS, Rule, about, first_rule, holds, on_cpu, ruled, verdict
 from faultline.cells.words import group_strategies
 from faultline.runs.results import Result
 
@@ -142,7 +143,8 @@ def _result(rules: Iterable[Rule], cell: Cell) -> Rule:
 
 
 def _anywhere(rule: Rule) -> Rule:
-    return replace(rule, variant=(), strategy=(), checkpointing=(), precision=(), world_size=(), life=(), device=())
+    nowhere: dict[str, Any] = dict.fromkeys(CONDITIONS, ())
+    return replace(rule, **nowhere)
 
 
 def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:

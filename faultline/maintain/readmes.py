@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from itertools import chain
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.errors import UsageError
 from faultline.base.markdown import as_code, headed, put, row
 from faultline.base.packages import TODAY, stack_name
@@ -13,7 +14,7 @@ from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
+from faultline.cells.cell import MARGIN, TOLERANCE, Cell, default_world
 from faultline.cells.claims import Outcomes
 from faultline.cells.words import group_strategies, in_order, places
 from faultline.diagnose import prose

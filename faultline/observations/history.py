@@ -106,8 +106,8 @@ def pinned(failure: Failure, cell: Cell) -> list[str]:
 
 def reported_in(failure: Failure, cell: Cell) -> bool:
     """Whether a failure was reported in a cell."""
-    axes = ("variant", "strategy", "checkpointing", "precision")
-    return bool(failure.reported) and all(getattr(cell, axis) == getattr(failure.reported, axis) for axis in axes)
+    place = failure.reported.place.items() if failure.reported else ()
+    return bool(place) and all(getattr(cell, axis) == value for axis, value in place)
 
 
 @functools.cache

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Mechanism, meets_any
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.observations import history, measured, remedies
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate

@@ -16,7 +16,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells import claims, expected, selection
-from faultline.cells.cell import Cell, default_world
+from faultline.cells.cell import Cell, default_world, own_values
 from faultline.cells.claims import Outcomes
 from faultline.cells.selection import Selection
 from faultline.observations import ranges, store
@@ -248,15 +248,13 @@ def example(failure: Failure) -> Cell | None:
     cell = next(iter(quick(claims.showing(failure, outcomes(failure)))), None)
     if cell or not failure.reported:
         return cell
-    where = failure.reported
-    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, where.precision)
+    return Cell(failure.name, **failure.reported.place)
 
 
 def usual(cell: Cell) -> Cell:
-    """The same cell in fp32, at the default world size and in the life of its variant."""
-    failure = failures().get(cell.failure)  # none: the catalogue has it no more
-    life = failure.life(cell.variant) if failure else "straight"
-    return replace(cell, precision="fp32", world_size=default_world(cell), life=life)
+    """The same cell in fp32, at the default world size and as its variant runs by default."""
+    places = own_values(failures().get(cell.failure), cell.variant)
+    return replace(cell, precision="fp32", world_size=default_world(cell), **places)
 
 
 def quick(cells: Collection[Cell]) -> list[Cell]:

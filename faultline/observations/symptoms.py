@@ -81,6 +81,6 @@ def happens_today(failure: Failure) -> str:
         return "; ".join(here)
     if not failure.reported:
         return "not reproduced"
-    stack, precision = failure.reported.stack, failure.reported.precision
+    stack, precision = failure.reported.stack, failure.reported.place["precision"]
     setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
     return f"nowhere any more; with {setting}, {'; '.join(endings(failure, stack, precision))}"

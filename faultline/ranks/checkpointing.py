@@ -4,7 +4,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -60,10 +60,8 @@ class Watch:
         elif self._applying and not torch.is_grad_enabled():
             self.without_grad += 1
 
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        with functions(self._around):
-            yield
+    def training(self) -> AbstractContextManager[None]:
+        return functions(self._around)
 
     def _around(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         def run(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -104,6 +102,22 @@ class Watch:
         """What was seen; `off` where nothing was, be it that there was no time for it."""
         mode = "reentrant" if self.without_grad else "non-reentrant" if self._in_checkpoint else "off"
         return {"checkpointing_seen": mode, "recomputed": self.recomputed, "forwards": self.forwards}
+
+
+class Unwatched(Watch):
+    """Of a compiled model, whose graphs hooks would break: the mode is the one that its modules are set to."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def training(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        pass
+
+    def evidence(self) -> dict[str, object]:
+        return {"checkpointing_seen": configured(self._model)}
 
 
 def in_checkpoint() -> bool:

@@ -132,6 +132,15 @@ def _train(run: Run) -> None:
             run.report.evidence["remedy_read"] = remedy.read
         if run.cell.device == "cuda":
             run.report.evidence["tf32"] = repeatable.tf32()
+        if run.compiled:
+            run.report.evidence["compiled"] = compiled()
+
+
+def compiled() -> dict[str, int]:
+    """How many functions torch.compile has been given in this process, and of how many graphs were made."""
+    from torch._dynamo.utils import counters
+
+    return {"frames": counters["frames"]["total"], "graphs": counters["stats"]["unique_graphs"]}
 
 
 def _set_up(cell: Cell, job: Job, report: Report) -> Setup:

@@ -79,7 +79,7 @@ class Loop:
         self.run, self.built, self.wrapped, self.tied = run, built, wrapped, tied
         self.entry = state.Entry(built.model, compare.copy, run.report.rank)
         self.shares = state.Shares(built, compare.copy) if run.setup.reference else None
-        self.watch, self.apart = checkpointing.Watch(built.model), 0.0
+        self.watch, self.apart = run.watch(built.model), 0.0
 
     def begin(self) -> None:
         """Load what the first half of a life has saved; else make the scenario's check."""
@@ -164,6 +164,8 @@ def _wrap(run: Run, built: Scenario) -> Wrapped:
         run.report.evidence["wrapping"] = run.cell.strategy
     wrapped = wrap(built, run.cell.strategy, run.setup)
     wrapped = run.inject.wrapped(built.loop(wrapped) if built.loop else wrapped, run.setup)
+    if run.compiled:
+        wrapped.model.compile(backend=run.cell.compile)  # once it is wrapped, as accelerate does; DeepSpeed has its own
     run.report.evidence.pop("wrapping", None)
     return wrapped
 

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from faultline import strategies
+from faultline.base.axes import COMPILE
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.ranks import compare, observer, parameters
+from faultline.ranks.checkpointing import Unwatched, Watch
 from faultline.ranks.compare import EPSILON, Trace
 from faultline.ranks.report import Report
 from faultline.strategies import Setup
@@ -109,6 +111,14 @@ class Run:
     half: int = 0
     state: str = ""
     trace: Trace = field(default_factory=Trace)
+
+    @property
+    def compiled(self) -> bool:
+        return self.cell.compile != COMPILE.default
+
+    def watch(self, model: Any) -> Watch:
+        """What sees how the model checkpoints while it trains."""
+        return Unwatched(model) if self.compiled else Watch(model)
 
 
 def note_rows(run: Run, rows: Any) -> None:

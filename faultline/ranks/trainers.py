@@ -40,7 +40,7 @@ def train(run: Run) -> None:
     sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
     trainer.add_callback(Reader(run, trainer))
-    watch = checkpointing.Watch(trainer.model)
+    watch = run.watch(trainer.model)
     compute_loss = trainer.compute_loss
 
     def watched_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -130,6 +130,7 @@ def arguments(run: Run) -> dict[str, object]:
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
         "seed": 7,
+        **({"torch_compile_backend": cell.compile} if run.compiled else {}),
         **strategies.family(cell.strategy).arguments(strategies.options(cell.strategy), setup),
     }
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from faultline.base.axes import NAMES
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.cell import Cell, default_world, split_values
+from faultline.cells.cell import Cell, split_values
 from faultline.cells.selection import Selection
+from faultline.observations import measured
 from faultline.releases import bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
 from faultline.runs import campaigns, engines
@@ -125,11 +127,11 @@ def cells_asked(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
         cells = engines.runnable(selection, engine)
     else:
         selection = narrowed(selection)
+        open_axes = [axis for axis in NAMES if not getattr(selection, axis)]
         cells = [
             cell
             for cell in engines.runnable(selection, engine)
-            if (selection.precision or cell.precision == "fp32")
-            and (selection.world_size or cell.world_size == default_world(cell))
+            if all(getattr(cell, axis) == getattr(measured.usual(cell), axis) for axis in open_axes)
         ]
     if len({cell.failure for cell in cells}) > 1:
         raise UsageError("a bisect is about one failure: give cells of one")
@@ -148,13 +150,8 @@ def narrowed(selection: Selection) -> Selection:
     reported = failure_named(",".join(selection.failure)).reported
     if not reported:
         return replace(selection, variant=selection.variant or ("broken",))
-    return replace(
-        selection,
-        variant=selection.variant or (reported.variant,),
-        strategy=selection.strategy or (reported.strategy,),
-        checkpointing=selection.checkpointing or (reported.checkpointing,),
-        precision=selection.precision or (reported.precision,),
-    )
+    place: dict[str, Any] = {axis: getattr(selection, axis) or (value,) for axis, value in reported.place.items()}
+    return replace(selection, **place)
 
 
 def bad(text: str) -> list[str]:

@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING, OPTIONAL, PRECISION
 from faultline.base.console import write_line
 from faultline.base.packages import STACK, TODAY
 from faultline.base.text import count, one_line, plain
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
+from faultline.cells.cell import default_world
 from faultline.cells.words import group_strategies, in_order
 from faultline.releases.changes import ChangeGroup, Comparison, Safety
 from faultline.releases.coverage import Reach
@@ -117,13 +118,15 @@ def places(group: ChangeGroup) -> list[tuple[str, str]]:
         failure: {cell.variant for cell in cells if cell.failure == failure}
         for failure in sorted({cell.failure for cell in cells})
     }
-    precisions = in_order((cell.precision for cell in cells), PRECISIONS)
+    others = {
+        axis: in_order((getattr(cell, axis.name) for cell in cells), axis.values) for axis in (PRECISION, *OPTIONAL)
+    }
     worlds = sorted({cell.world_size for cell in cells if cell.world_size != default_world(cell)})
     axes = [
         ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in variants.items())),
         ("strategies", group_strategies(names, strategies.names())),
         ("checkpointing", "any" if len(modes) == len(CHECKPOINTING) else ", ".join(modes)),
-        ("precision", "" if precisions == ["fp32"] else ", ".join(precisions)),
+        *((axis.name, ", ".join(each)) for axis, each in others.items() if each != [axis.default]),
         ("world sizes", ", ".join(map(str, worlds)) and f"also {', '.join(map(str, worlds))}"),
     ]
     return [(axis, one_line(text)) for axis, text in axes if text]

@@ -54,7 +54,7 @@ def shown_by(failure: Failure, entry: Result) -> bool | None:
 
 def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
     """The cell in which a failure was reported."""
-    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, where.precision, device=device)
+    return Cell(failure.name, **where.place, device=device)
 
 
 def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], note: str) -> None:

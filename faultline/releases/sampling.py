@@ -95,7 +95,7 @@ def covering(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         engine = strategies.engine(cell.strategy)
         has: set[tuple[object, ...]] = {
-            ("variant", cell.failure, cell.variant, cell.checkpointing, cell.life),
+            ("variant", cell.failure, cell.variant, cell.checkpointing, *cell.extras),
             ("failure", cell.failure, engine),
             *((cell.strategy, value) for value in (cell.checkpointing, cell.precision, cell.world_size)),
         }

@@ -10,12 +10,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.packages import stack_name
 from faultline.base.text import one_line, plain
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import outcome_text
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING
 from faultline.report import claims, on_gpus
 from faultline.report import run as report_run
 from faultline.report.run import SYMBOLS

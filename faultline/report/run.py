@@ -61,11 +61,11 @@ def tables(results: Collection[Result]) -> list[Table]:
 
 
 def _deviations(cell: Cell, several_devices: bool) -> str:
-    """How a cell differs from the main table's: precision, world size, device."""
+    """How a cell differs from the main table's: precision, world size, optional axes, device."""
     parts = [
         cell.precision if cell.precision != "fp32" else "",
         f"w{cell.world_size}" if cell.world_size != default_world(cell) else "",
-        cell.life if cell.life != "straight" else "",
+        *cell.extras,
         cell.device if several_devices and cell.device != "cpu" else "",
     ]
     return " ".join(filter(None, parts))

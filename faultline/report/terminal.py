@@ -11,11 +11,12 @@ from rich.table import Column
 from rich.table import Table as Columns
 from rich.text import Text
 
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.words import group_strategies
 from faultline.observations.wording import normalised
 from faultline.report import run

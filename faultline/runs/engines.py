@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from faultline.base import machine
+from faultline.base.axes import DEVICES
 from faultline.base.errors import UsageError, unknown
 from faultline.base.interpreters import ask, command
 from faultline.base.text import count
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.runs import gpus
 from faultline.runs.driver import Batch, Driver, Slot

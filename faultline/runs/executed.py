@@ -76,7 +76,7 @@ def grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[object, ...]]) ->
 
 def kind_of(cell: Cell) -> tuple[str, ...]:
     """What cells have in common that execute much the same: variant, family of strategies, mode and life."""
-    return cell.failure, cell.variant, strategies.family_name(cell.strategy), cell.checkpointing, cell.life
+    return cell.failure, cell.variant, strategies.family_name(cell.strategy), cell.checkpointing, *cell.extras
 
 
 def _plainness(cell: Cell) -> tuple[object, ...]:

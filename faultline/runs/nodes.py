@@ -14,6 +14,7 @@ from faultline.runs.hangs import TICK
 from faultline.strategies import Evidence
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
+COMPILING = 4  # times as long, where ranks trace their model
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second

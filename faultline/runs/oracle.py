@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from faultline.base import traces
+from faultline.base.axes import COMPILE
 from faultline.base.errors import MACHINE, CheckFailed, Impossible
 from faultline.base.text import percent
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
@@ -165,6 +166,8 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgemen
         ours = "wrapper" in shown or shown.get("wrapping") == cell.strategy  # its engine may refuse a model
         if not ours and not rank_reports.prepared(cell, shown) and judged.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
+        if cell.compile != COMPILE.default and not shown.get("compiled", {}).get("frames"):
+            doubts.append(who + "nothing was compiled yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = shown.get("checkpointing_seen", "off")
         mode = shown.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from faultline import strategies
+from faultline.base.axes import COMPILE
 from faultline.base.text import percent
 from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import HALF, TOLERANCE, Cell
@@ -57,6 +58,8 @@ def unproven(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
         doubts += [who + doubt for doubt in contradictions(cell, shown)]
         if shown["checkpointing_seen"] != cell.checkpointing:
             doubts.append(who + f"checkpointing was {shown['checkpointing_seen']}, not {cell.checkpointing}")
+        if cell.compile != COMPILE.default and not shown["compiled"]["graphs"]:
+            doubts.append(who + "nothing was compiled")
         if len(report.steps) != steps:
             doubts.append(who + f"{len(report.steps)} of {steps} steps")
         if half and HALF not in (shown.get("saved_after"), shown.get("resumed_after")):

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from faultline.base.axes import NAMES, OPTIONAL
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import untagged
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, outcome_text
-from faultline.cells.cell import AXES, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
 from faultline.ranks.facts import Facts
@@ -143,9 +144,10 @@ def read(line: str) -> Result | None:
     """The result that a line of cells.jsonl holds; None for any other text, an id that contradicts its axes, or an
     outcome that there isn't."""
     try:
-        entry = {"life": "straight", **json.loads(line)}  # which lines of before don't say
+        # Lines of before lack the axes that came later.
+        entry = {**{axis.name: axis.default for axis in OPTIONAL}, **json.loads(line)}
         cell = Cell.parse(entry["id"])
-        if {axis: entry[axis] for axis in AXES} != vars(cell) or entry["outcome"] not in [*Outcome]:
+        if {name: entry[name] for name in NAMES} != vars(cell) or entry["outcome"] not in [*Outcome]:
             return None
         more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
         if facts := more.get("facts"):

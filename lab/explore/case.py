@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from faultline import strategies
+from faultline.base.axes import DEVICES
 from faultline.base.errors import TargetFailed, UsageError
 from faultline.catalogue import Variant
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import rules
-from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.cell import Cell
 from faultline.check import cell as checking
 from faultline.check import target
 from faultline.runs.results import Result

@@ -15,7 +15,7 @@ from faultline import strategies
 from faultline.base.errors import Impossible
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import target
-from faultline.scenario import Scenario, to
+from faultline.scenario import Scenario, my_rows, to
 from faultline.strategies import Setup
 from lab.programs import build, steps
 from lab.programs.parts import TiedByHand
@@ -105,7 +105,7 @@ def built(made: Program, other: int = 0) -> build.Program:
 def _part(batch: Rank, number: int, rank: int, world: int) -> build.Batch:
     """A rank's part of the rows that two ranks have."""
     rows = _together([batch(number, each, RANKS) for each in range(RANKS)])
-    return {name: tensor.chunk(world)[rank] for name, tensor in rows.items()}
+    return {name: my_rows(tensor, rank, world) for name, tensor in rows.items()}
 
 
 def _swapped(batch: Rank, number: int, rank: int, world: int) -> build.Batch:

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.markdown import headed, put, row
 from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import count, cut, listing
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.words import in_order, places
 from faultline.report.run import ABSENT, SYMBOLS
 from lab.proofs.models_record import Difference, Summary, covers, key, of_place, read

@@ -6,6 +6,8 @@ DOUBLE = "https://github.com/pytorch/pytorch/issues/47562"
 FSDP2 = "https://github.com/pytorch/pytorch/pull/172770"
 APPROXIMATED = "https://arxiv.org/abs/2501.08316"
 
+COMPILED = ("single/off/fp32/w1/aot_eager/*", "ddp/off/fp32/w2/aot_eager/*", "fsdp2/off/fp32/w2/aot_eager/*")
+
 FAILURE = Failure(
     title="A gradient penalty needs weights that were put away after the first backward",
     first_seen="plain torch with `fully_shard` and `create_graph=True`",
@@ -19,15 +21,27 @@ FAILURE = Failure(
         "sharded-again": r"size of tensor a \([1-9]\d*\) must match the size of tensor b \(0\)",
         # In the second pass: as CUDA words it, where a CPU's process dies.
         "freed-weight": r"setStorage: sizes .* are out of bounds for storage of size 0",
+        # What torch.compile makes of it, in one process too.
+        "compiled-once": r"torch\.compile with aot_autograd does not currently support double backward",
+        "inside-graph": r"differentiated Tensor at index \d+ appears to not have been used in the graph",
         "list-empty": r"IndexError: list index out of range",  # of the gradients that ZeRO-1 and ZeRO-2 have reduced
     },
+    also_raises=("compiled-once", "inside-graph"),
     variants=(
-        *variants("broken", strategies=("single", "ddp*", "zero0", "zero1", "zero2", "zero3", "fsdp*")),
+        *variants(
+            "broken",
+            strategies=("single", "ddp*", "zero0", "zero1", "zero2", "zero3", "fsdp*"),
+            also=COMPILED,
+        ),
         Variant(
             "broken", "trainer", ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"), text="in `compute_loss`"
         ),
         *variants("kept", strategies=("fsdp2*",)),
-        *variants("approximated", strategies=("single", "ddp-static-graph", "zero0", "zero2", "zero3", "fsdp*")),
+        *variants(
+            "approximated",
+            strategies=("single", "ddp-static-graph", "zero0", "zero2", "zero3", "fsdp*"),
+            also=COMPILED[2:],
+        ),
     ),
     claims={
         FSDP2: helps("`model.set_reshard_after_backward(False)`", remedy="kept"),

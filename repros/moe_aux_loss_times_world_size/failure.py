@@ -64,15 +64,16 @@ def scenario(remedy, setup):
     """The mechanism: a token loss over the count of all ranks, times their number, with the other loss in it."""
     import torch
 
-    from tiny_models.kit import Scenario, next_token_loss
+    from tiny_models.kit import Scenario, my_rows, next_token_loss
 
     def batch(number, rank, world_size):
         rows = torch.tensor(rows_of(number))
         labels = rows.clone()
         for row, first in zip(labels, hidden(rows[0]), strict=True):
             row[:first] = -100
-        share = slice(4 * rank // world_size, 4 * (rank + 1) // world_size)
-        return {"input_ids": rows[share], "labels": labels[share], "scale": 1 / (labels[:, 1:] != -100).sum()}
+        scale = 1 / (labels[:, 1:] != -100).sum()
+        ids = my_rows(rows, rank, world_size)
+        return {"input_ids": ids, "labels": my_rows(labels, rank, world_size), "scale": scale}
 
     model = mixture(remedy, setup)
     coefficient = model.router_aux_loss_coef

@@ -22,9 +22,10 @@ from faultline.audit.open_conditions import deciding
 from faultline.audit.project import Project, put_together
 from faultline.audit.view import undecided as undecided_text
 from faultline.base import packages, paths
+from faultline.base.axes import CHECKPOINTING, PRECISIONS
 from faultline.catalogue import loading
 from faultline.catalogue.loading import needs
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
+from faultline.cells.cell import Cell
 from faultline.cli.app import app
 from faultline.observations import answers, history, measured, ranges, store
 from faultline.observations.store import MeasuredStack, Row

@@ -7,7 +7,6 @@ import pytest
 from faultline.base.paths import REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells import expected
-from faultline.cells.cell import AXES
 from faultline.cells.selection import Selection, select
 from faultline.observations import measured
 from faultline.strategies import family_name
@@ -39,7 +38,7 @@ def test_each_variant_runs_by_day_in_each_family_that_it_has(by_day):
     assert wanted == {(cell.failure, cell.variant, family_name(cell.strategy)) for cell in by_day}
 
 
-@pytest.mark.parametrize("axis", AXES[2:])
+@pytest.mark.parametrize("axis", night.SPREAD)
 def test_each_value_of_an_axis_runs_by_day(by_day, axis):
     """Breaks when a strategy, a mode, a precision or a world size is left to the night altogether."""
     assert {getattr(cell, axis) for cell in CELLS} == {getattr(cell, axis) for cell in by_day}

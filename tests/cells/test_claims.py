@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.base.axes import CHECKPOINTING, NAMES
 from faultline.base.packages import TODAY
 from faultline.catalogue import Claim, History, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome
-from faultline.cells.cell import AXES, CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.claims import COMPARING, is_about, swapped, verdict
 from faultline.cells.selection import Selection, select
 from faultline.observations import measured, remedies
@@ -165,7 +166,7 @@ def test_law_a_cell_counts_once_and_only_with_proof_whatever_stands_beside_it(cl
 
 def doubts(failure, claim):
     """Why a claim can't be put to the test, or isn't."""
-    if not ({*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}):
+    if not ({*claim.where} <= {*NAMES} and {*claim.swap} <= {*NAMES, "remedy", "stack"}):
         return ["an axis that there isn't"]
     cells = set(select(failures(), Selection(failure=(failure.name,))))
     pairs = [(cell, swapped(failure, claim.swap, cell)) for cell in cells if is_about(failure, claim, cell)]
@@ -196,8 +197,7 @@ OLDER = [name for name, failure in failures().items() if measured.shown_on(failu
 def test_what_trains_today_anyway_is_no_remedy(name):
     """Breaks when a vacuous claim counts: the cell trains, and so does the broken one that it stands beside."""
     failure = failures()[name]
-    place = {"strategy": failure.reported.strategy, "checkpointing": failure.reported.checkpointing}
-    where = {"variant": failure.reported.variant, "precision": failure.reported.precision, **place}
+    where = failure.reported.place
     vacuous = Claim("do nothing", kind="trains", where=where)
     assert remedies.recorded_verdict(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
     today = replace(failure, history=History())

@@ -7,13 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING, PRECISIONS
 from faultline.base.errors import UsageError
 from faultline.catalogue import Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected as cells_expected
 from faultline.cells import on_gpus
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.expected import HEADER, Basis, Expectation, Rule, check, expect, first_rule, load, to_toml, verdict
 from faultline.cells.on_gpus import GpuMachine, GpuRow, GpuRuns
 from tests.support import entries

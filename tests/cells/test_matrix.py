@@ -1,12 +1,12 @@
 """The matrix: which cells there are, what narrows and widens it, and that every failure keeps to its form."""
 
 import functools
+import math
 import re
 import signal
 from collections import Counter
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import product
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.base import markdown
+from faultline.base.axes import AXES, CHECKPOINTING, DEVICES, OPTIONAL, PRECISIONS
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Signature
 from faultline.cells import claims
-from faultline.cells.cell import AXES, CHECKPOINTING, DEVICES, LIVES, PRECISIONS, WORLD_SIZES, Cell, every_cell
+from faultline.cells.cell import Cell, every_cell, known_values, own_values
 from faultline.cells.rules import IMPOSSIBLE, every_rule, possible
 from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
@@ -60,18 +61,20 @@ def test_law_anything_else_is_refused(text):
 def test_the_order_is_the_axes_own():
     """By failure, variant, strategy, mode, precision, world size: tables, shards and reruns rely on it."""
 
-    orders = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+    axes = AXES[2:-1]
 
     def place(cell):
         names = [variant.name for variant in FAILURES[cell.failure].variants]
-        values = zip(orders, (cell.strategy, cell.checkpointing, cell.precision, cell.world_size), strict=True)
-        return cell.failure, names.index(cell.variant), *(order.index(value) for order, value in values)
+        values = (known_values(axis).index(getattr(cell, axis.name)) for axis in axes)
+        return cell.failure, names.index(cell.variant), *values
 
     for cells in (default(), [cell for cell, _ in every_cell(FAILURES, "cpu")]):
         assert cells == sorted(cells, key=place)
 
 
 def test_names_can_stand_in_an_id_and_in_a_list():
+    values = [value for axis in OPTIONAL for value in axis.values]
+    assert len({*values}) == len(values), "an id doesn't say which axis a value is of"
     for name in [*FAILURES, *VARIANTS, *strategies.names(), *CHECKPOINTING, *PRECISIONS, *DEVICES]:
         assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
 
@@ -90,7 +93,7 @@ def test_what_is_left_out_and_what_is_selected_are_the_whole(every):
     assert all(rules[reason].leaves_out(cell, cells[cell]) for cell, reason in reasons.items())
     there = sum(possible(cell, variant) for cell, variant in cells.items())
     assert sum(counts[rule.reason] for rule in IMPOSSIBLE) + there == len(cells)
-    combinations = len(list(product(strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)))
+    combinations = math.prod(len(known_values(axis)) for axis in AXES[2:-1])
     assert len(cells) == combinations * sum(len(failure.variants) for failure in failures.values())
 
 
@@ -119,20 +122,17 @@ ASKED = st.builds(
     failure=patterns(FAILURES),
     variant=patterns(VARIANTS),
     strategy=patterns(strategies.names()),
-    checkpointing=patterns(CHECKPOINTING),
-    precision=st.sets(st.sampled_from(PRECISIONS)).map(tuple),
-    world_size=st.sets(st.sampled_from(WORLD_SIZES)).map(tuple),
-    life=st.sets(st.sampled_from(LIVES)).map(tuple),
+    **{axis.name: st.sets(st.sampled_from(known_values(axis))).map(tuple) for axis in AXES[3:-1]},
 )
-EVERYTHING = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
+EVERYTHING = Selection(**{axis.name: tuple(known_values(axis)) for axis in AXES[3:-1]})
 USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
 IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
 
 
 def named(asked):
     """The values of each axis that are asked for."""
-    values = (FAILURES, VARIANTS, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
-    patterns = {axis: [str(each) for each in getattr(asked, axis)] or ["*"] for axis in AXES[:-1]}
+    values = (FAILURES, VARIANTS, *(known_values(axis) for axis in AXES[2:-1]))
+    patterns = {axis.name: [str(each) for each in getattr(asked, axis.name)] or ["*"] for axis in AXES[:-1]}
     return {
         axis: {value for value in known if any(fnmatchcase(str(value), pattern) for pattern in patterns[axis])}
         for axis, known in zip(patterns, values, strict=True)
@@ -145,7 +145,10 @@ def runs(cell, variant, asked):
     mechanism = cell.variant == "broken" and cell.checkpointing != "non-reentrant"  # where it costs the least
     if not asked.checkpointing and not any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing):
         return False
-    if not asked.life and cell.life != variant.life:
+    usual_place = own_values(FAILURES[cell.failure], cell.variant)
+    also = any(fnmatchcase(cell.name.partition("/")[2], pattern) for pattern in variant.also)
+    moved = [axis for axis, value in usual_place.items() if not getattr(asked, axis) and getattr(cell, axis) != value]
+    if moved and not also:
         return False
     resumed = cell.life != "straight" and not asked.life
     if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
@@ -273,6 +276,6 @@ def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
             shown = [c for c in quick if (c.failure, c.variant) == (failure.name, variant)]
             assert {*shown} <= {*bad}, f"{failure.name}/{variant} can't be seen in a quick run"
         if failure.reported and not bad:
-            place = (failure.reported.strategy, failure.reported.checkpointing, failure.reported.precision)
+            place = tuple(failure.reported.place.values())[1:]
             [where] = [c for c in quick if (c.failure, c.variant) == (failure.name, failure.reported.variant)]
             assert (where.strategy, where.checkpointing, where.precision) == place, "what was fixed is looked for there"

@@ -81,7 +81,7 @@ def test_list_tells_cells_and_the_rule_of_each_combination_that_is_left_out(aske
     reasons = dict(line.split("  ", 1) for line in out.splitlines())
     alone = "zero3_dummy_loss/broken/single/off/fp32/w2/cpu"
     assert reasons[alone] == "the single strategy is one process, so its world size is 1" and all(reasons.values())
-    cells = [cell.id for cell in selection.select(FAILURES, Selection(("zero3_[ds]*",)))]
+    cells = [cell.id for cell in selection.select(FAILURES, Selection(failure=("zero3_[ds]*",)))]
     assert reasons.keys().isdisjoint(cells)
     code, out, errors = asked("list", "--failure", "zero3_[ds]*")
     assert code == 0 and not errors
@@ -89,7 +89,7 @@ def test_list_tells_cells_and_the_rule_of_each_combination_that_is_left_out(aske
     wanted = (*names, f"{len(cells)} cells of {len(names)} failures", f"{len(reasons):,} others")
     assert [words for words in wanted if words not in out] == []
     code, out, _ = asked("list", "--ids", "--failure", "grpo*", "--strategy", "ddp, zero2*", "--checkpointing", "off")
-    chosen = Selection(("grpo*",), strategy=("ddp", "zero2*"), checkpointing=("off",))
+    chosen = Selection(failure=("grpo*",), strategy=("ddp", "zero2*"), checkpointing=("off",))
     assert code == 0 and out.split() == [cell.id for cell in selection.select(FAILURES, chosen)]
 
 

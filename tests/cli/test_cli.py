@@ -142,7 +142,7 @@ def interrupted(tmp_path):
     """The folder of a run that was cut short after one cell."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    [cell, *_] = selection.select(FAILURES, Selection(("zero3_dummy_loss",), strategy=("zero3",)))
+    [cell, *_] = selection.select(FAILURES, Selection(failure=("zero3_dummy_loss",), strategy=("zero3",)))
     stack = packages.stack_name(packages.versions())
     folder.describe(cells=(cell.id,), stack=stack, finished=False)
     entry = judged(cell, Judgement(Outcome.RAISES, "empty-gradient"), **packages.versions())

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import CHECKPOINTING
 from faultline.cli import app
 from faultline.stacks import requests
 

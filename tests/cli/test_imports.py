@@ -36,7 +36,7 @@ from faultline.cells.expected import rules
 from faultline.cli import app
 from faultline.catalogue.loading import failures
 assert rules(failures()["zero3_dummy_loss"])
-assert selection.select(failures(), selection.Selection(("zero3_dummy_loss",)))
+assert selection.select(failures(), selection.Selection(failure=("zero3_dummy_loss",)))
 assert app.app()
 import faultline.matrix.command, faultline.maintain.command, lab.explore.command
 import faultline.releases.bisect, faultline.diagnose.command

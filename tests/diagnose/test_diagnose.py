@@ -10,10 +10,11 @@ import pytest
 
 import faultline
 from faultline.base import markdown, paths
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.packages import TODAY
 from faultline.catalogue import loading
 from faultline.catalogue.recognition import meets_any
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.diagnose import command
 from faultline.diagnose.command import GIVEN
 from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, Details

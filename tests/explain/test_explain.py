@@ -5,11 +5,11 @@ import re
 import pytest
 
 from faultline import strategies
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
-from faultline.cells.cell import CHECKPOINTING
 from faultline.explain.command import meant
 from faultline.explain.vocabulary import SIGNATURES, STRATEGIES, TERMS, vocabulary
 from faultline.releases.changes import ChangeKind, Safety

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.base import packages
+from faultline.base.axes import CHECKPOINTING, DEVICES, PRECISIONS
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures
 from faultline.cells import selection
-from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+from faultline.cells.cell import WORLD_SIZES, Cell
 from faultline.cells.expected import HEADER, Rule, expect, first_rule, holds, load, on_cpu, ruled, to_toml, verdict
 from faultline.maintain.bless import bless, difference, refuse
 from tests.support import entries

@@ -12,12 +12,13 @@ from rich.console import Console
 
 from faultline import strategies
 from faultline.base import paths
+from faultline.base.axes import CHECKPOINTING, DEVICES, PRECISIONS
 from faultline.base.packages import versions
 from faultline.base.text import percent
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected as cells_expected
-from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+from faultline.cells.cell import WORLD_SIZES, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import described
 from faultline.cells.selection import Selection, select

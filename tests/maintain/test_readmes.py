@@ -8,11 +8,12 @@ import pytest
 
 from faultline import strategies
 from faultline.base import markdown
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.errors import UsageError
 from faultline.catalogue import REMEDIES, Claim
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
-from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
+from faultline.cells.cell import MARGIN, TOLERANCE, Cell
 from faultline.maintain import on_gpus, readmes
 from faultline.observations import measured, symptoms
 from faultline.observations.remedies import recorded_verdict

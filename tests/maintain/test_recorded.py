@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base import packages
+from faultline.base.axes import CHECKPOINTING
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Did, Outcome
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Factor, Finding
 from faultline.maintain import record

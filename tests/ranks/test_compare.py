@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.cells.cell import MARGIN, PRECISIONS, STEPS, TOLERANCE
+from faultline.base.axes import PRECISIONS
+from faultline.cells.cell import MARGIN, STEPS, TOLERANCE
 from faultline.ranks import compare, tensor_file
 from faultline.ranks.compare import EPSILON, Trace
 from faultline.ranks.run import perturb

@@ -123,7 +123,7 @@ def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys,
     monkeypatch.setattr(command, "chosen", lambda request: [on("ddp"), on("zero2"), on("single")])
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(command.measurement, "measure", ran)
-    request = command.RunRequest(Selection((NAME,), device="cuda"), fresh=True)
+    request = command.RunRequest(Selection(failure=(NAME,), device="cuda"), fresh=True)
     assert command.run(request) == EXIT_AS_EXPECTED
     out = capsys.readouterr().out
     assert f"Run on {count} x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7" in out
@@ -162,7 +162,7 @@ def test_show_and_list_say_what_is_known_of_gpus(capsys):
     ran = f"With torch-2.11.0, 2 of {len(CELLS)} cells were measured on a GPU: {MODEL}, which ranks shared in 1."
     assert none in text and ran in text
     assert not on_gpus.count_measured([replace(CELLS[0], device="cpu")], measured.pinned())
-    command.list_cells(Selection((NAME,), device="cuda"))
+    command.list_cells(Selection(failure=(NAME,), device="cuda"))
     assert "0 of them were measured on a GPU" in capsys.readouterr().out
     store.write(GpuRuns(GpuMachine(MODEL, stack=measured.pinned()), rows[:1]))
     text = printed(NAME)

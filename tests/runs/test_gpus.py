@@ -179,7 +179,7 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
     """Breaks when cells for the CPU or a cluster's head look for GPUs, or a fleet's results are kept as one's own."""
     monkeypatch.setattr(engines, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
-    asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
+    asked = Selection(failure=(CELL.failure,), strategy=("ddp",), device="cuda")
     assert engines.runnable(asked, SimpleNamespace(here=False))
     with gpus.lent(replace(CELL, device="cpu")) as lent:
         assert lent == ()

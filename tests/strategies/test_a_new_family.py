@@ -1,4 +1,4 @@
-"""A new family of strategies is one new file: every command knows it, and no other file changes."""
+"""A new family of strategies is one new file, a new axis a few lines in five: every command knows them."""
 
 from __future__ import annotations
 
@@ -239,5 +239,62 @@ def test_a_new_family_of_strategies_is_one_new_file(faultline, name, file, messa
     functions = {node.name for node in ast.walk(ast.parse(exported)) if isinstance(node, ast.FunctionDef)}
     assert code == 0 and {"wrap", "accumulate", "evidence"} <= functions, "its file has another wrapping"
     (faultline.copy / "repro.py").write_text(exported)
+    code, output = faultline(program=["repro.py"])
+    assert code == 0 and "REPRODUCED: no error, and other weights than in one process" in output
+
+
+# Of a new axis `loss`, whose value `doubled` is a fault: what is added to a file, before what.
+AXIS = {
+    "faultline/base/axes.py": {
+        "DEVICE = ": 'LOSS = Axis("loss", "", ("plain", "doubled"), "plain", "plain", True, "only if asked for")\n',
+        "DEVICE)": "LOSS, ",
+    },
+    "faultline/cells/cell.py": {
+        "    compile: tuple[str, ...]": "    loss: tuple[str, ...] = ()\n",
+        "    compile: str =": '    loss: str = "plain"\n',
+    },
+    "faultline/ranks/plain_loop.py": {
+        "        wrapped.backward(": """\
+        loss = loss * (2 if run.cell.loss == "doubled" else 1)
+        report.evidence["loss"] = run.cell.loss
+"""
+    },
+    "faultline/runs/rank_reports.py": {
+        "        if len(report.steps) != steps:": '        doubts += [who + "loss"] * (shown["loss"] != cell.loss)\n'
+    },
+    "faultline/export/templates/scenario.py.j2": {
+        'print(f"{rank=}': """\
+{% if file.cell.loss == "doubled" %}
+if not in_one_process:
+    value = 2 * value
+{% endif %}
+"""
+    },
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_new_axis_is_a_few_lines_in_five_files(faultline):
+    """Breaks when a command has a list of axes of its own, or takes for granted that an id has no further one."""
+    for name, added in AXIS.items():
+        text = (faultline.copy / name).read_text()
+        for place, new in added.items():
+            assert text.count(place) == 1, (name, place)
+            text = text.replace(place, new + place)
+        (faultline.copy / name).write_text(text)
+    doubled, narrow = f"{FAILURE}/broken/ddp/off/fp32/w2/doubled/cpu", ("--failure", FAILURE, "--strategy", "ddp")
+    assert doubled not in faultline("list", "--ids", *narrow)[1], "an axis that nobody named widens the matrix"
+    assert f"{doubled}  only if asked for" in faultline("list", "--left-out", *narrow)[1]
+    assert doubled in faultline("list", "--ids", *narrow, "--loss", "doubled")[1]
+
+    code, output = faultline("run", *narrow, "--loss", "doubled", "--variant", "broken", "--precision", "fp32")
+    assert code == 1 and f"{doubled}  unexpected failure" in output and "got diverges" in output, output
+    code, output = faultline("maintain", "bless")
+    assert code == 0 and '+loss = "doubled"' in output, output
+    assert faultline("run", "--cell", doubled)[0] == 0, "what was blessed is not expected"
+    assert "broken doubled" in faultline("report")[1]
+
+    (faultline.copy / "repro.py").write_text(faultline("export", doubled)[1])
     code, output = faultline(program=["repro.py"])
     assert code == 0 and "REPRODUCED: no error, and other weights than in one process" in output

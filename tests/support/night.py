@@ -7,14 +7,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import pytest
 
 from faultline import strategies
+from faultline.base.axes import NAMES
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells import expected
-from faultline.cells.cell import AXES, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.expected import Rule
 
 LONG = 5  # seconds of an item that should be marked `slow`
-SPREAD = AXES[2:]  # the axes whose values take turns
+SPREAD = NAMES[2:]  # the axes whose values take turns
 
 
 def sampled(cases: Iterable[object], every: int, kind: Callable[..., Hashable] = lambda *values: None) -> list[object]:

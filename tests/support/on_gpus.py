@@ -16,7 +16,7 @@ from tests.support import entries
 NAME = "grpo_lora_no_grad"
 MODEL = "NVIDIA H100 80GB HBM3"
 MACHINE = Machine((MODEL, MODEL), "580.65.06", "13.0", "2.27.7", 16)
-CELLS = select(failures(), Selection((NAME,), device="cuda"))
+CELLS = select(failures(), Selection(failure=(NAME,), device="cuda"))
 
 
 def did(cell, *what, detail="", gpu=MODEL, share=1, text="", **evidence):

@@ -13,7 +13,7 @@ from faultline.ranks.observer import Observer, tensors
 from faultline.ranks.own_model import draws
 from faultline.ranks.parameters import dense
 from faultline.ranks.state import Snapshot
-from faultline.scenario import mapped, to
+from faultline.scenario import mapped, my_rows, to
 from faultline.strategies import ROWS, Setup
 
 
@@ -191,7 +191,7 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
                 f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"
                 f" give {ROWS} rows, or a function batch(step, rank, world_size)"
             )
-        return tensor.chunk(world_size)[rank]
+        return my_rows(tensor, rank, world_size)
 
     refuse_list(batch, next((len(tensor) for tensor in tensors(batch) if tensor.ndim), 0))
     if not any(True for _ in tensors(batch)):
