@@ -249,7 +249,7 @@ def reproduce(
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest run of this report.")] = False,
 ) -> int:
-    """Show a failure, or what a report may be about, on their versions.
+    """Show a failure, or a report, on its own versions.
 
     Of a failure, the stack of its report and today's. A report is a text, a log, configs and scripts, of which nothing
     is run: it runs the nearest cells on the report's versions, and what helps there and today.

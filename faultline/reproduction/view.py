@@ -95,8 +95,8 @@ def _show_tried(console: Console, tried: "Tried") -> None:
     if tried.helps:
         width = max(map(len, tried.helps))
         write_line(console, f"  {'what helps':<{width}}  on their versions  today", "dim")
-        for text, (theirs, now) in tried.helps.items():
-            write_line(console, f"  {text:<{width}}  {theirs:<17}  {now}")
+        for text, (then, now) in tried.helps.items():
+            write_line(console, f"  {text:<{width}}  {then:<17}  {now}")
     if tried.today:
         gone = tried.today.outcome == "trains"
         does = "trains on today's releases: an upgrade is enough" if gone else f"ends so today, too: {tried.today}"

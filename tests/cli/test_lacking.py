@@ -46,7 +46,7 @@ def test_whatever_is_missing_of_the_extra_is_named_with_its_pins(light, asked, m
 
 @pytest.mark.parametrize(
     ("command", "ways"),
-    [(measure.run, ["--python", "--stack"]), (use.is_safe, ["--python", "--base"]), (use.check, ["--python"])],
+    [(measure.run, ["--python", "--stack"]), (use.is_safe, ["--python", "--base"]), (use.timeline, [])],
 )
 def test_only_options_that_a_command_has_are_offered(command, ways):
     """Breaks when somebody who has no --stack is told to give it."""
@@ -61,7 +61,7 @@ def test_what_a_stack_of_its_own_needs_is_said_at_once(light):
         "or let --stack make one (then this command needs pypi-simple, ruff and uv: "
         'pip install "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13")'
     )
-    assert "pip install" not in lacking.stack("torch", use.check)
+    assert "pip install" not in lacking.stack("torch", use.timeline)
 
 
 def test_a_model_of_texts_needs_no_library_for_images(monkeypatch):
