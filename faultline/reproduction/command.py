@@ -3,7 +3,7 @@
 import datetime
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -16,19 +16,20 @@ from faultline.cells.cell import Cell, default_world
 from faultline.diagnose.prose import terms
 from faultline.observations import history, measured, symptoms
 from faultline.reproduction import facts, view
-from faultline.reproduction.facts import Facts
+from faultline.reproduction.facts import ReportFacts
+from faultline.reproduction.view import Tried
 from faultline.runs import campaigns, results
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.stacks import index, requests
 from faultline.stacks.requests import EARLIEST, UNDATED, Stack
 
 NEAREST = 2  # cells of each failure
-THEIRS = "theirs"
+REPORTED = "reported"
 LATER = datetime.timedelta(days=7)  # after the newest release that a report names: what else was installed is older
 
 
 # What is seen of a cell, and the terms of a report (diagnose/terms.toml) that say so.
-SAID = {
+WORDED = {
     words: frozenset(terms_of.split())
     for words, terms_of in {
         "weights never move": "unchanged zero like-base undone smaller",
@@ -57,21 +58,6 @@ class ReproduceRequest:
     resume: bool = False
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What a failure's nearest cell did on the reporter's versions, and what it does with each remedy there and today.
-
-    `as_reported` is the word for it: the same error, the same symptom, in other words, another failure, or nothing.
-    """
-
-    failure: Failure
-    cell: Cell
-    did: Did | None = None
-    as_reported: str = ""
-    helps: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    today: Did | None = None
-
-
 def run(request: ReproduceRequest) -> int:
     """Print what became of a report: exit code 0 if a failure of the catalogue shows on its versions, 1 if none does, 3
     if nothing could be run there."""
@@ -89,7 +75,7 @@ def run(request: ReproduceRequest) -> int:
     asked = {"report": sorted(request.report), "stack": stack.name, "cells": [cell.id for cell in every]}
     campaign = campaigns.begin("reproduce", asked, request.workers, request.resume)
     campaigns.announce(campaign, every, 1)
-    there = campaigns.measure(campaign, THEIRS, stack, every)
+    there = campaigns.measure(campaign, REPORTED, stack, every)
     if there.unusable:
         view.show_unusable(console, stack, there)
         return EXIT_UNDECIDED
@@ -103,7 +89,7 @@ def run(request: ReproduceRequest) -> int:
     return EXIT_AS_EXPECTED if shown else EXIT_UNEXPECTED
 
 
-def candidates(known: Facts) -> list[Failure]:
+def candidates(known: ReportFacts) -> list[Failure]:
     """What the report may be about, the likeliest first: by an error, by its files, or by its words."""
     diagnosis = known.diagnosis.diagnosis
     if diagnosis.match:
@@ -116,7 +102,7 @@ def candidates(known: Facts) -> list[Failure]:
     return [*names.values()][:3]
 
 
-def nearest(failure: Failure, known: Facts) -> list[Cell]:
+def nearest(failure: Failure, known: ReportFacts) -> list[Cell]:
     """The cells of a failure that are nearest to what is known of the run, in which it showed on some stack."""
     stack = history.nearest_stack(failure, dict(known.versions))
     outcomes = {**measured.outcomes(failure), **(stack[1] if stack else {})}
@@ -161,20 +147,20 @@ def their_stack(request: ReproduceRequest, versions: Mapping[str, str]) -> tuple
     return Stack(name, requests.ordered(given), asof.isoformat()), [*filter(None, guesses)]
 
 
-def _judged(failure: Failure, cells: Sequence[Cell], there: Measured, known: Facts) -> Tried:
+def _judged(failure: Failure, cells: Sequence[Cell], there: Measured, known: ReportFacts) -> Tried:
     """The cell of a failure that shows most of the report."""
     match = known.diagnosis.diagnosis.match
     wanted = match.signature if match and match.failure == failure else ""
     wanted = wanted or next((m.signature for m in known.diagnosis.diagnosis.several if m.failure == failure), "")
     done = {entry.cell: entry for entry in there.results}
-    said = terms(known.text)
+    worded = terms(known.text)
     best = Tried(failure, cells[0])
     for cell in cells:
         if not (entry := done.get(cell)):
             continue
         word = ""
         if results.shows(failure, entry):
-            seen = [each for each in symptoms.seen_of(cell, entry.did) if SAID[each] & said]
+            seen = [each for each in symptoms.seen_of(cell, entry.did) if WORDED[each] & worded]
             word = "the same error" if entry.signature == wanted else "; ".join(seen)
         if not best.did or (word and not best.as_reported):
             best = Tried(failure, cell, entry.did, word)
@@ -189,7 +175,7 @@ def with_remedies(campaign: Campaign, stack: Stack, tried: Tried) -> Tried:
         if claim.kind in REMEDIES and "stack" not in claim.swap and claims.is_about(failure, claim, cell):
             helping[key] = claim, claims.swapped(failure, claim.swap, cell)
     cells = [*dict.fromkeys([cell, *(other for _, other in helping.values())])]
-    there = campaigns.measure(campaign, THEIRS, stack, cells)
+    there = campaigns.measure(campaign, REPORTED, stack, cells)
     now = campaigns.measure(campaign, TODAY, requests.read(TODAY), cells)
     did, today = ({entry.cell: entry.did for entry in each.results} for each in (there, now))
 

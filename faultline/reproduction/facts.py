@@ -33,7 +33,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReportFacts:
     """All that a report says of a run: the facts, what `diagnose` makes of its texts, and `audit` of its files.
 
     `left` are the values left of each axis, `versions` those of the packages under test.
@@ -47,7 +47,7 @@ class Facts:
     text: str = ""
 
 
-def read(paths: Sequence[str]) -> Facts:
+def read(paths: Sequence[str]) -> ReportFacts:
     """The facts of files; raises UsageError where none can be read.
 
     Blocks of code in a text count as files of their language. Nothing of a report is run.
@@ -78,7 +78,7 @@ def read(paths: Sequence[str]) -> Facts:
     versions |= {name: version for name, version in hints.versions.items() if name in NEEDED}
     facts += [Fact(name, version, "the text") for name, version in sorted(hints.versions.items()) if name in NEEDED]
     text = "\n".join(decoded(content(file, LARGEST)) or "" for file in texts)
-    return Facts(tuple(facts), diagnosis, project, left, versions, text)
+    return ReportFacts(tuple(facts), diagnosis, project, left, versions, text)
 
 
 def _blocks(texts: Sequence[Path], folder: Path) -> Iterator[str]:

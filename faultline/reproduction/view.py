@@ -1,7 +1,7 @@
 """What became of a report, on the terminal: its facts, what it may be, what ran, and what helps."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.text import Text
@@ -10,16 +10,15 @@ from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import here, one_line
 from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import Did
 from faultline.cells import words
+from faultline.cells.cell import Cell
 from faultline.diagnose.prose import only_with
-from faultline.reproduction.facts import Facts
+from faultline.reproduction.facts import ReportFacts
 from faultline.runs.campaigns import Measured
 from faultline.stacks.requests import Stack
 
-if TYPE_CHECKING:
-    from faultline.reproduction.command import Tried
-
-SEVERAL = "several failures show so on their versions; what each takes decides which one is theirs"
+SEVERAL = "several failures show so on their versions; what each takes decides which one it is"
 ASK = (
     "the versions (`transformers env`, or `pip list`), and the DeepSpeed or accelerate config",
     "how it was launched, on how many GPUs, and the training arguments",
@@ -27,7 +26,22 @@ ASK = (
 )
 
 
-def show_facts(console: Console, known: Facts) -> None:
+@dataclass(frozen=True)
+class Tried:
+    """What a failure's nearest cell did on the reporter's versions, and what it does with each remedy there and today.
+
+    `as_reported` is the word for it: the same error, the same symptom, in other words, another failure, or nothing.
+    """
+
+    failure: Failure
+    cell: Cell
+    did: Did | None = None
+    as_reported: str = ""
+    helps: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    today: Did | None = None
+
+
+def show_facts(console: Console, known: ReportFacts) -> None:
     write_line(console, "What the report says", "bold")
     for fact in known.facts:
         write_line(console, f"  {fact.name:<14} {one_line(fact.value)}  ({one_line(fact.place)})")
@@ -35,7 +49,7 @@ def show_facts(console: Console, known: Facts) -> None:
         write_line(console, "  nothing of versions, strategy or settings")
 
 
-def show_candidates(console: Console, known: Facts, failures: Sequence[Failure]) -> None:
+def show_candidates(console: Console, known: ReportFacts, failures: Sequence[Failure]) -> None:
     diagnosis = known.diagnosis.diagnosis
     console.print()
     by = "by its error" if diagnosis.cause and (diagnosis.match or diagnosis.several) else "by its words and files"
@@ -61,7 +75,7 @@ def show_unusable(console: Console, stack: Stack, there: Measured) -> None:
     write_line(console, "  name others: --stack, with a date such as 2025-06-01 or requirements")
 
 
-def show(console: Console, tried: Sequence["Tried"], there: Measured) -> None:
+def show(console: Console, tried: Sequence[Tried], there: Measured) -> None:
     """Print the answer first, then each failure's cell, what helps, and the commands that repeat it."""
     shown = [each for each in tried if each.as_reported]
     console.print()
@@ -82,7 +96,7 @@ def show(console: Console, tried: Sequence["Tried"], there: Measured) -> None:
             write_line(console, f"  {line}")
 
 
-def _show_tried(console: Console, tried: "Tried") -> None:
+def _show_tried(console: Console, tried: Tried) -> None:
     """Print what a failure's nearest cell did, and with each remedy."""
     console.print()
     did = str(tried.did) if tried.did else "not run"
@@ -98,7 +112,7 @@ def _show_tried(console: Console, tried: "Tried") -> None:
         for text, (then, now) in tried.helps.items():
             write_line(console, f"  {text:<{width}}  {then:<17}  {now}")
     if tried.today:
-        gone = tried.today.outcome == "trains"
-        does = "trains on today's releases: an upgrade is enough" if gone else f"ends so today, too: {tried.today}"
+        trains = tried.today.outcome == "trains"
+        does = "trains on today's releases: an upgrade is enough" if trains else f"ends so today, too: {tried.today}"
         write_line(console, f"  without any of these it {does}")
         write_line(console, f"  fixed: {tried.failure.until}")
