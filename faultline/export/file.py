@@ -94,12 +94,6 @@ class File:
         return self.cell.life == "resumed"
 
     @property
-    def seed(self) -> str:
-        """What the random numbers begin with: the rank, if each rank is meant to build another model."""
-        text = " ".join([self.built.statements, *self.built.parts.values()])
-        return "rank" if "seed=setup.rank" in text and text.count("seed=") == 1 else "0"
-
-    @property
     def options(self) -> Any:
         return strategies.options(self.cell.strategy)
 

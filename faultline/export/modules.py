@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from faultline.strategies import ROWS
 OURS = ("faultline", "tiny_models", "failure")
 MAIN = "main"
 FIXTURES = ROOT / "fixtures"
+OF_RANKS = re.compile(r"\bseed=[^,)\n]*setup\.rank|\bseed = [^\n]*setup\.rank")  # each rank draws another model
 
 
 def ours(module: str) -> bool:
@@ -40,11 +42,11 @@ class ModuleReader(ast.NodeTransformer):
 
     Imports are noted and go, annotations too, and of a docstring the first paragraph stays. `build(make)` becomes what
     `make()` returns, `records("text")` a constant with the first `rows` of that fixture, and `with seeded():` its
-    block: every rank sets a seed before it builds anything.
+    block: every rank sets a seed before it builds anything. Where ranks have `seeds` of their own, these two stay.
     """
 
-    def __init__(self, module: SourceModule, rows: int) -> None:
-        self.module, self.rows, self.fields = module, rows, False
+    def __init__(self, module: SourceModule, rows: int, seeds: bool) -> None:
+        self.module, self.rows, self.seeds, self.fields = module, rows, seeds, False
 
     def visit_Import(self, node: ast.Import) -> None:
         for each in node.names:
@@ -78,12 +80,16 @@ class ModuleReader(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
-        return flat(node, node.body) if ast.unparse(node.items[0]).startswith("seeded(") else node
+        match node.items[0].context_expr:
+            case ast.Call(func=ast.Name(id="seeded"), args=[seed]):
+                begin = ast.parse(f"torch.manual_seed({ast.unparse(seed)})").body if self.seeds else []
+                return flat(node, [*begin, *node.body])
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         match node:
-            case ast.Call(func=ast.Name(id="build"), args=[make, *_]):
+            case ast.Call(func=ast.Name(id="build"), args=[make, *_]) if not self.seeds:
                 return make.body if isinstance(make, ast.Lambda) else ast.Call(make, [], [])
             case ast.Call(func=ast.Name(id="records"), args=[ast.Constant(value=str(name))]):
                 lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[: self.rows]
@@ -100,7 +106,7 @@ def constant(text: str) -> Any:
     return node
 
 
-def read(text: str, rows: int = 0) -> SourceModule:
+def read(text: str, rows: int = 0, seeds: bool = False) -> SourceModule:
     """A module's definitions and imports; anything else at its top, such as a docstring, is left away.
 
     Of a fixture, the first `rows` lines are taken.
@@ -108,7 +114,7 @@ def read(text: str, rows: int = 0) -> SourceModule:
     module, lines = SourceModule(), text.splitlines()
     for node in parsed(text):
         first, last = node.lineno - 1 - len(getattr(node, "above", ())), node.end_lineno
-        ready = ModuleReader(module, rows).visit(node)
+        ready = ModuleReader(module, rows, seeds).visit(node)
         if isinstance(ready, ast.FunctionDef | ast.ClassDef):
             module.definitions[ready.name] = ready
         elif isinstance(ready, ast.Assign | ast.AugAssign):
@@ -120,8 +126,8 @@ def read(text: str, rows: int = 0) -> SourceModule:
 
 
 @functools.cache
-def _read_once(text: str, rows: int) -> SourceModule:
-    return read(text, rows)
+def _read_once(text: str, rows: int, seeds: bool) -> SourceModule:
+    return read(text, rows, seeds)
 
 
 def source(name: str) -> Path:
@@ -135,6 +141,7 @@ class Sources:
 
     def __init__(self, folder: Path, rows: int) -> None:
         self._folder, self._rows = folder, rows
+        self._seeds = bool(OF_RANKS.search((folder / "failure.py").read_text(encoding="utf-8")))
         self._constants: dict[str, dict[str, Any]] = {}
         self._read: dict[str, SourceModule] = {}
         self._decided: set[tuple[str, str]] = set()
@@ -142,7 +149,7 @@ class Sources:
     def __getitem__(self, name: str) -> SourceModule:
         if name not in self._read:
             text = (self._folder / "failure.py" if name == "failure" else source(name)).read_text(encoding="utf-8")
-            once = _read_once(text, self._rows)  # whose trees nobody changes: `decide` has copies
+            once = _read_once(text, self._rows, self._seeds)  # whose trees nobody changes: `decide` has copies
             self._read[name] = SourceModule(dict(once.definitions), dict(once.imports))
         return self._read[name]
 
