@@ -111,7 +111,7 @@ def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0)
 # In an exported file, in place of `token_batch`: what fails at once needs no other rows.
 def random_batch(rows: list[list[int]], rank: int, world_size: int) -> TokenBatch:
     """This rank's own random rows, as input_ids and labels [B, T]."""
-    ids = torch.randint(12, 48, (4 // world_size, 32))
+    ids = torch.randint(12, 48, (4 // world_size, 32), generator=torch.Generator().manual_seed(rank))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "scale": 1 / ids.numel()}
 
 

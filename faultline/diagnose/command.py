@@ -138,7 +138,7 @@ def _possible(match: Match) -> Mapping[str, object]:
 
 
 def _candidate(candidate: NearMatch) -> Mapping[str, object]:
-    failure, cell = candidate.failure, measured.example(candidate.failure)
+    failure, cell = candidate.failure, candidate.cell
     return {
         "failure": failure.name,
         "title": failure.title,
@@ -146,7 +146,7 @@ def _candidate(candidate: NearMatch) -> Mapping[str, object]:
         "words": candidate.words,
         "symptom": candidate.symptom.text,
         "distinguished_by": only_with(failure),
-        "remedy": remedies.first_remedy(failure),
+        "remedy": candidate.remedy,
         "shown_by": cell.id if cell else "",
     }
 

@@ -8,18 +8,20 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from faultline.base.paths import OBSERVATIONS
-from faultline.catalogue import Failure
+from faultline.catalogue import REMEDIES, Failure
 from faultline.catalogue.loading import failures, symptoms
 from faultline.catalogue.recognition import Symptom, Symptoms
 from faultline.cells import claims
+from faultline.cells.cell import Cell
 from faultline.diagnose.lines import Line
-from faultline.observations import measured, store
+from faultline.observations import measured, remedies, store
+from faultline.observations import symptoms as symptoms_of
 from faultline.observations.matching import Hints, fits
 from faultline.observations.measured import Place
 
@@ -51,14 +53,42 @@ BESIDE_HAN = re.compile(rf"(?<={_HAN})(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?={_HAN})
 ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # terms
 
 
+# What is seen of a cell, and the terms of a report  that say so.
+WORDED = {
+    words: frozenset(terms_of.split())
+    for words, terms_of in {
+        "weights never move": "unchanged zero like-base undone smaller",
+        "weights move too far, too little or elsewhere": "larger smaller factor differ wrong worse diverge slow undone "
+        "clipping last-only",
+        "the loss or weights are nan": "nan infinite",
+        symptoms_of.RANKS_DIFFER: "differ ranks-alone worse wrong",
+        "it hangs": "hang full-load",
+        "a rank dies without an error": "dies raises",
+        "a model stays whole on each GPU": "whole memory device",
+        "the checkpoint is empty, or not what was trained": "tiny empty like-base saving size-zero",
+        symptoms_of.RESUMED: "resuming",
+    }.items()
+}
+
+
 @dataclass(frozen=True)
 class NearMatch:
-    """A failure that a report may be about, the symptom that the report comes nearest to, and the words for it."""
+    """A failure that a report may be about, the symptom that the report comes nearest to, and the words for it.
+
+    `cell` shows it where the run may have been, if anywhere as the report has it.
+    """
 
     failure: Failure
     symptom: Symptom
     nearness: float
     words: str
+    cell: Cell | None = None
+
+    @property
+    def remedy(self) -> str:
+        """The first remedy that was verified in that cell; empty where none was."""
+        fates = remedies.fates_of(self.failure, [self.cell]) if self.cell else []
+        return next((fate.claim.text for fate in fates if fate.word == "verified" and fate.claim.kind in REMEDIES), "")
 
 
 def only_with(failure: Failure) -> str:
@@ -126,7 +156,23 @@ def candidates(text: str, hints: Hints) -> tuple[NearMatch, ...]:
     ]
     near.sort(key=lambda each: -each.nearness)
     near = [each for each in near if any(_may_be(spot, report, hints) for spot in _places(each))]
-    return tuple(each for each in near if each.nearness >= BESIDE_BEST * near[0].nearness)[:MOST]
+    best = [each for each in near if each.nearness >= BESIDE_BEST * near[0].nearness][:MOST]
+    known = Hints() if len(report.everywhere & ENGINES) > 1 else hints
+    return tuple(replace(each, cell=_cell_of(each.failure, known, report.everywhere)) for each in best)
+
+
+def _cell_of(failure: Failure, hints: Hints, worded: Collection[str]) -> Cell | None:
+    """The cell that shows a failure where the run may have been, as a report has it if one does; None where it shows on
+    other stacks alone."""
+    outcomes = measured.outcomes(failure, measured.shown_on(failure))
+    shown = claims.showing(failure, outcomes)
+    there = [cell for cell in shown if fits(measured.place(cell), hints.strategies, hints.modes)]
+
+    def otherwise(cell: Cell) -> bool:
+        seen = symptoms_of.seen_of(cell, outcomes[cell])
+        return not (any(WORDED[each] & {*worded} for each in seen) or (not seen and "raises" in worded))
+
+    return min([*measured.quick(there), *there], key=otherwise, default=None)
 
 
 def _may_be(place: Place, report: _Report, hints: Hints) -> bool:

@@ -15,7 +15,7 @@ from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
 from faultline.diagnose.prose import NearMatch, only_with
 from faultline.diagnose.silent import SameLosses, Silence
-from faultline.observations import ambiguity, matching, measured, remedies
+from faultline.observations import ambiguity, matching
 
 SHOWN = 300  # characters of an error
 _COLLECTIVE = re.compile(r"(?:SeqNum=(?P<place>\d+), ?)?OpType=(?P<name>\w+)(?:, ?NumelIn=(?P<size>\d+))?")
@@ -150,14 +150,14 @@ def _show_candidates(console: Console, candidates: Sequence[NearMatch]) -> None:
     which = "one of these" if len(candidates) > 1 else "this failure"
     headline(console, f"By its words it may be {which}", "words prove nothing: compare what distinguishes it")
     for candidate in candidates:
-        failure, cell = candidate.failure, measured.example(candidate.failure)
+        failure, cell = candidate.failure, candidate.cell
         console.print()
         headline(console, failure.name, failure.title, "bold yellow")
         rows = {
             "your words": f'"{cut(candidate.words, SHOWN)}"',
             "people see": candidate.symptom.text,
             "only with": only_with(failure),
-            "what helps": remedies.first_remedy(failure),
+            "what helps": candidate.remedy,
             "to see it": here(words.command(cell.id)) if cell else "",
             "details": here(f"faultline show {failure.name}"),
         }

@@ -12,9 +12,11 @@ from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
 from faultline.runs.results import Result
 
-# What an outcome costs whoever meets it: an error is seen at once, a hang takes hours, and what is silent isn't seen.
+# What an outcome costs whoever meets it: an error is seen at once, and so is what can't be had; a hang takes hours, and
+# what is silent isn't seen.
 HARM = {
     Outcome.TRAINS: 0,
+    Outcome.IMPOSSIBLE: 1,
     Outcome.RAISES: 1,
     Outcome.CRASHES: 1,
     Outcome.HANGS: 2,
@@ -210,14 +212,14 @@ def classify(before: Result, after: Result) -> ChangeKind | None:
         return ChangeKind.DIVERGES
     if new == Outcome.IMPOSSIBLE:
         return ChangeKind.IMPOSSIBLE
-    if old == Outcome.IMPOSSIBLE:
-        return ChangeKind.POSSIBLE
     if _lacks_reference(after) and not _lacks_reference(before):
         return ChangeKind.LOST
-    if new == Outcome.TRAINS:
-        return ChangeKind.FIXED
     if HARM[new] > HARM[old]:
         return ChangeKind.REGRESSED
+    if old == Outcome.IMPOSSIBLE:
+        return ChangeKind.POSSIBLE
+    if new == Outcome.TRAINS:
+        return ChangeKind.FIXED
     unnamed = before.signature in UNNAMED or after.signature in UNNAMED
     if old == new == Outcome.RAISES and unnamed and same_error(before.detail, after.detail):
         return ChangeKind.WORDING

@@ -63,6 +63,10 @@ def answer_from_records(base: requests.Stack, candidate: str, cells: Collection[
         why = "; ".join((LACKING.format(text), *_replayed(base.name, candidate)))
         return UpgradeAnswer(candidate, base.name, (), Comparison(unusable=why))
     wanted_failures, known = {cell.failure for cell in cells}, between(before, after, cells, base.name, candidate)
+    replayed = _replayed(base.name, candidate)
+    if known.comparison.verdict is Safety.SAFE and any(f"answers {Safety.NOT_SAFE} " in each for each in replayed):
+        return replace(known, comparison=replace(known.comparison, unusable="; ".join(replayed)))
+    known = replace(known, scope=(*known.scope, *replayed))
     there = {cell.failure for cell in cells if _ran(before, cell) and _ran(after, cell)}
     if known.comparison.verdict is Safety.SAFE and len(there) < len(wanted_failures) / 2:
         few = f"of {len(wanted_failures)} failures, {len(there)} have cells that were recorded on both stacks"

@@ -13,7 +13,7 @@ from faultline.catalogue import REMEDIES, Claim, Failure
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
-from faultline.diagnose.prose import terms
+from faultline.diagnose.prose import WORDED, terms
 from faultline.observations import history, measured, symptoms
 from faultline.reproduction import facts, view
 from faultline.reproduction.facts import ReportFacts
@@ -26,24 +26,6 @@ from faultline.stacks.requests import EARLIEST, UNDATED, Stack
 NEAREST = 2  # cells of each failure
 REPORTED = "reported"
 LATER = datetime.timedelta(days=7)  # after the newest release that a report names: what else was installed is older
-
-
-# What is seen of a cell, and the terms of a report (diagnose/terms.toml) that say so.
-WORDED = {
-    words: frozenset(terms_of.split())
-    for words, terms_of in {
-        "weights never move": "unchanged zero like-base undone smaller",
-        "weights move too far, too little or elsewhere": "larger smaller factor differ wrong worse diverge slow undone "
-        "clipping last-only",
-        "the loss or weights are nan": "nan infinite",
-        symptoms.RANKS_DIFFER: "differ ranks-alone worse wrong",
-        "it hangs": "hang full-load",
-        "a rank dies without an error": "dies raises",
-        "a model stays whole on each GPU": "whole memory device",
-        "the checkpoint is empty, or not what was trained": "tiny empty like-base saving size-zero",
-        symptoms.RESUMED: "resuming",
-    }.items()
-}
 
 
 @dataclass(frozen=True)

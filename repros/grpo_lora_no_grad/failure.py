@@ -7,7 +7,7 @@ FAILURE = Failure(
     title="Behind frozen embeddings, reentrant checkpointing gives a loss without a graph",
     first_seen="TRL's GRPO trainer with a LoRA adapter",
     since="trl 0.15.2",
-    until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
+    until="trl 0.20.0, whose trainers enable input gradients, GRPO since 0.16.0; the mechanism is torch's and stays",
     upstream="pytorch/pytorch",
     errors={
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad",

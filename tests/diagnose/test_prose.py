@@ -78,12 +78,15 @@ def test_of_a_log_only_what_somebody_wrote_counts():
     assert not answer(DiagnoseRequest(text=text)).diagnosis.by_words
 
 
-@pytest.mark.parametrize("name", score_reports.reports())
-def test_no_report_gets_a_wrong_name(name):
-    """Breaks when a report of fixtures/ is named wrongly, or one that was found isn't any more."""
-    report, stated = score_reports.reports()[name], score_reports.answered(name)
-    listed = {*stated.removesuffix(score_reports.NAMED).split(score_reports.OR)}
-    if stated.endswith(score_reports.NAMED):
-        assert listed <= report.failures
-    if report.kind == "beyond":
-        assert not stated
+def test_no_report_gets_a_wrong_name_and_few_others_get_a_candidate():
+    """Breaks when a report of fixtures/ is named wrongly, fewer are found, or others get a candidate."""
+    answers = {name: score_reports.answered(name) for name in score_reports.reports()}
+    named = {name: stated.removesuffix(score_reports.NAMED) for name, stated in answers.items() if stated.endswith(")")}
+    assert all(stated in score_reports.reports()[name].failures for name, stated in named.items())
+    by_kind = {"known": [], "beyond": []}
+    for name, report in score_reports.reports().items():
+        by_kind.setdefault(report.kind, []).append(answers[name].removesuffix(score_reports.NAMED).split(" or "))
+    known = [each.failures for each in score_reports.reports().values() if each.kind == "known"]
+    right = [bool(wanted & {*given}) for wanted, given in zip(known, by_kind["known"], strict=True)]
+    assert sum(right) >= 0.85 * len(right)
+    assert sum(given == [""] for given in by_kind["beyond"]) >= 0.95 * len(by_kind["beyond"])

@@ -55,7 +55,10 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("invalid:server:died", "trains", ChangeKind.INFRA, UNKNOWN),
         ("trains", "invalid:reference-died:no reference run", ChangeKind.INFRA, UNKNOWN),
         ("trains", "invalid:reference:E: x (in one process)", ChangeKind.LOST, NOT_SAFE),
-        ("impossible::lacks it", "invalid:reference:E: x (in one process)", ChangeKind.POSSIBLE, SAFE),
+        ("impossible::lacks it", "invalid:reference:E: x (in one process)", ChangeKind.LOST, NOT_SAFE),
+        ("impossible::lacks it", "hangs:no-progress:asleep", ChangeKind.REGRESSED, NOT_SAFE),
+        ("impossible::lacks it", "misplaced:reference-model:whole", ChangeKind.REGRESSED, NOT_SAFE),
+        ("impossible::lacks it", "raises:other:E: x", ChangeKind.POSSIBLE, SAFE),
         ("invalid:reference:E: x (in one process)", "invalid:reference:F: y (in one process)", ChangeKind.OTHER, SAFE),
         ("invalid:reference:E: x (in one process)", "raises:no-grad-fn:E: y", ChangeKind.OTHER, SAFE),
         ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", ChangeKind.REGRESSED, NOT_SAFE),
@@ -100,7 +103,8 @@ def test_what_proves_nothing_is_not_safe():
 
 
 # By what a user meets, the best first, whatever the code thinks of it; those of one level are another kind of the same.
-GRAVITY = ("trains", "raises crashes invalid:evidence+error", "invalid:reference", "hangs", "misplaced", "diverges")
+AT_ONCE = "raises crashes impossible invalid:evidence+error"
+GRAVITY = ("trains", AT_ONCE, "invalid:reference", "hangs", "misplaced", "diverges")
 
 
 def gravity(result):
