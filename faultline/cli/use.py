@@ -182,7 +182,7 @@ def is_safe(
     Examples:
       faultline is-safe trl==1.12.0 --strategy 'zero*'
       faultline is-safe --base uv.lock --to deepspeed==0.18.9
-      faultline is-safe trl==1.14.0 --known
+      faultline is-safe torch==2.14.1 --known
     """
     at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe

@@ -1,10 +1,13 @@
 """is-safe --known answers from recorded runs: it says what they say, and UNKNOWN of what nobody ran."""
 
+import re
+
 import pytest
 
+from faultline.base.paths import PACKAGE, ROOT
 from faultline.observations import measured, store
 from faultline.releases import recorded
-from faultline.releases.changes import ChangeKind
+from faultline.releases.changes import ChangeKind, Safety
 
 MONTH, BEFORE = "2026-06-01", "2026-05-01"
 
@@ -53,3 +56,22 @@ def test_each_pair_of_months_has_a_line_that_says_what_the_command_says():
     assert f"| {known.verdict} | {known.compared:,} |" in line
     grave = sum(change.kind is ChangeKind.DIVERGES for change in known.changes)
     assert f"{grave} `diverges now`" in line
+
+
+def test_what_pages_show_is_known(asked):
+    """Breaks when an example of --known has no answer any more, as after a move of the pins."""
+    texts = [(ROOT / "docs" / "releases.md").read_text("utf-8"), (PACKAGE / "cli" / "use.py").read_text("utf-8")]
+    shown = {line for text in texts for line in re.findall(r"faultline (is-safe .* --known)$", text, re.MULTILINE)}
+    assert len(shown) >= 2
+    for line in shown:
+        assert asked(*line.split())[0] in (0, 1), f"{line} says UNKNOWN"
+
+
+def test_a_replay_outweighs_a_few_recorded_cells(asked):
+    """Breaks when records of a few cells say SAFE of an upgrade that is known not to be."""
+    unsafe = [bump for bump in recorded.past_upgrades().values() if bump.verdict is Safety.NOT_SAFE]
+    assert len(unsafe) > 9
+    for bump in unsafe:
+        failure = bump.cells[0].partition("/")[0]
+        words = ("is-safe", *bump.requirements.split(), "--base", bump.base, "--failure", failure, "--known")
+        assert asked(*words)[0] in (1, 3), bump.name
