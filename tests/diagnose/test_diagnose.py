@@ -473,7 +473,7 @@ def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
     failure = FAILURES["grpo_lora_no_grad"]
     parts = (
         *("grpo_lora_no_grad", "certain", "train.log:3", "What helps", "verified", "What doesn't", "refuted", "Fix"),
-        *("trl 0.16.0", "trl-0.15.2", "faultline run --cell grpo_lora_no_grad/broken/ddp/reentrant/fp32/w2/cpu"),
+        *("trl 0.20.0", "trl-0.15.2", "faultline run --cell grpo_lora_no_grad/broken/ddp/reentrant/fp32/w2/cpu"),
         *("faultline reproduce grpo_lora_no_grad", *failure.records),
     )
     at = [out.index(part) for part in parts]

@@ -174,7 +174,7 @@ def test_the_catalogue_and_the_readme_say_what_the_rules_say():
     _, _, where, fixed, helps, _ = lines["zero12_manual_ga_keeps_last_microbatch"]
     assert (where, fixed) == ("silent: `zero1*`, `zero2*`", "not fixed")
     assert helps.startswith("`engine.set_gradient_accumulation_boundary(last)`")
-    assert lines["grpo_lora_no_grad"][3] == "trl 0.16.0"
+    assert lines["grpo_lora_no_grad"][3] == "trl 0.20.0"
     assert lines["rank0_only_save"][4] == "in some places: save on all ranks"
 
 
