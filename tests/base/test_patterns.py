@@ -18,6 +18,7 @@ ROOMS = ("base", "diagnose", "audit", "projects", "observations")
 ANCHORED = {
     *("diagnose.signs.FRAME", "diagnose.signs._TYPE", "diagnose.lines.PREFIX"),
     *("audit.shell.LAUNCHERS", "projects.files.USUAL", "projects.files.SHELL", "projects.versions.NAMELESS"),
+    "projects.versions.BEGUN",
     *("projects.versions.ROW", "projects.versions.NAMED", "projects.versions.INCLUDED", "projects.versions.REPOSITORY"),
     *("audit.shell.ASSIGNED", "audit.shell.REDIRECTED", "audit.hydra.WORD", "audit.pins.OF_A_PART"),
 }
