@@ -1,4 +1,4 @@
 """From a project's files to the failures whose conditions hold.
 
-For others: `command`.
+For others: `command`, `project`.
 """

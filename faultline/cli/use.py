@@ -258,12 +258,10 @@ def reproduce(
       faultline reproduce zero3_dummy_loss
       faultline reproduce issue.md train.log ds_config.json
     """
-    from faultline.catalogue.loading import failure_named
-
     if len(what) == 1 and not os.path.exists(what[0]):
         from faultline.releases import reproduce
 
-        return reproduce.run(failure_named(str(what[0])).name, device or "cpu")
+        return reproduce.run(str(what[0]), device or "cpu")
     from faultline.reproduction import command
 
     return command.run(command.ReproduceRequest([*map(str, what)], minutes, stack, workers, resume))

@@ -53,7 +53,7 @@ BESIDE_HAN = re.compile(rf"(?<={_HAN})(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?={_HAN})
 ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # terms
 
 
-# What is seen of a cell, and the terms of a report  that say so.
+# What is seen of a cell, and the terms of a report that say so.
 WORDED = {
     words: frozenset(terms_of.split())
     for words, terms_of in {
@@ -146,19 +146,22 @@ def candidates(text: str, hints: Hints) -> tuple[NearMatch, ...]:
         for end in range(start + 1, min(start + AT_ONCE, len(sentences)) + 1)
     ]
     report = _Report(windows, frozenset[str]().union(*present))
-    nearest = [
-        _nearest(failure, symptoms(name), report) for name, failure in failures().items() if symptoms(name).symptom
-    ]
+    near = []
+    for name, failure in failures().items():
+        if (known := symptoms(name)).symptom:
+            match = _nearest(failure, known, report)
+            if match.nearness >= (ENOUGH if _asked_for(known, report) else CLOSE):
+                near.append(match)
+    near.sort(key=lambda each: -each.nearness)
+    if len(report.everywhere & ENGINES) > 1:  # a text that compares engines doesn't say under which it went wrong
+        hints = Hints()
     near = [
         each
-        for each in nearest
-        if each.nearness >= (ENOUGH if _asked_for(symptoms(each.failure.name), report) else CLOSE)
+        for each in near
+        if any(fits(place, hints.strategies, hints.modes) for place in places_of(each.failure.name))
     ]
-    near.sort(key=lambda each: -each.nearness)
-    near = [each for each in near if any(_may_be(spot, report, hints) for spot in _places(each))]
     best = [each for each in near if each.nearness >= BESIDE_BEST * near[0].nearness][:MOST]
-    known = Hints() if len(report.everywhere & ENGINES) > 1 else hints
-    return tuple(replace(each, cell=_cell_of(each.failure, known, report.everywhere)) for each in best)
+    return tuple(replace(each, cell=_cell_of(each.failure, hints, report.everywhere)) for each in best)
 
 
 def _cell_of(failure: Failure, hints: Hints, worded: Collection[str]) -> Cell | None:
@@ -175,16 +178,11 @@ def _cell_of(failure: Failure, hints: Hints, worded: Collection[str]) -> Cell | 
     return min([*measured.quick(there), *there], key=otherwise, default=None)
 
 
-def _may_be(place: Place, report: _Report, hints: Hints) -> bool:
-    """Whether a run may have been in a place; a report that compares engines doesn't say under which it went wrong."""
-    return len(report.everywhere & ENGINES) > 1 or fits(place, hints.strategies, hints.modes)
-
-
 def _asked_for(known: Symptoms, report: _Report) -> bool:
     """Whether a report has the terms that each report of a failure has."""
-    if not known.symptom or not _has_each(known.anywhere, report.everywhere):
-        return False
-    return any(_has_each(known.together, present) for _, present in report.windows)
+    return _has_each(known.anywhere, report.everywhere) and any(
+        _has_each(known.together, present) for _, present in report.windows
+    )
 
 
 def _has_each(groups: Iterable[str], present: Collection[str]) -> bool:
@@ -212,10 +210,6 @@ def places_of(name: str) -> frozenset[Place]:
     failure = failures()[name]
     every = (measured.outcomes(failure), *measured.by_stack(name).values())
     return frozenset(measured.place(cell) for outcomes in every for cell in claims.showing(failure, outcomes))
-
-
-def _places(candidate: NearMatch) -> frozenset[Place]:
-    return places_of(candidate.failure.name)
 
 
 def terms(text: str) -> frozenset[str]:

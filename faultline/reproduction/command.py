@@ -9,7 +9,7 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import NEEDED, TODAY
-from faultline.catalogue import REMEDIES, Claim, Failure
+from faultline.catalogue import REMEDIES, Failure
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
@@ -30,8 +30,7 @@ LATER = datetime.timedelta(days=7)  # after the newest release that a report nam
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """Files of a report; minutes after which nothing new is begun; a stack, or an interpreter, in place of the
-    report's."""
+    """Files of a report; minutes after which nothing new is begun; a stack in place of the report's."""
 
     report: Sequence[str]
     minutes: int = 15
@@ -110,23 +109,24 @@ def their_stack(request: ReproduceRequest, versions: Mapping[str, str]) -> tuple
     pins = {name: version for name, version in versions.items() if name in NEEDED and name not in UNDATED}
     if not pins:
         return requests.read(TODAY), ["the report names no version: this runs on today's"]
-    guesses = []
-    newest = EARLIEST
+    days = {}
     for name, version in pins.items():
         dates = [each.date for each in index.releases(name) if each.version == version and each.date]
         if not dates:
             raise UsageError(f"the package index has no {name}=={version} for this Python: give --stack")
-        day = datetime.date.fromisoformat(dates[0])
-        if day < EARLIEST:
-            guesses.append(f"{name} {version} is of {day}: the oldest stack that can be run is of {EARLIEST}")
-        newest = max(newest, day)
-    usable = {name: version for name, version in pins.items() if not any(name in guess for guess in guesses)}
-    asof = min(newest + LATER, datetime.date.today())
-    others = sorted({*NEEDED} - {*usable})
-    guesses.append(f"{', '.join(others)} as of {asof}, as the report doesn't name them" if others else "")
+        days[name] = datetime.date.fromisoformat(dates[0])
+    usable = {name: version for name, version in pins.items() if days[name] >= EARLIEST}
+    guesses = [
+        f"{name} {pins[name]} is of {day}: the oldest stack that can be run is of {EARLIEST}"
+        for name, day in days.items()
+        if name not in usable
+    ]
+    asof = min(max(EARLIEST, *days.values()) + LATER, datetime.date.today())
+    if others := sorted({*NEEDED} - {*usable}):
+        guesses.append(f"{', '.join(others)} as of {asof}, as the report doesn't name them")
     given = {name: f"{name}=={version}" for name, version in usable.items()}
     name = " ".join(given.values()) or str(asof)
-    return Stack(name, requests.ordered(given), asof.isoformat()), [*filter(None, guesses)]
+    return Stack(name, requests.ordered(given), asof.isoformat()), guesses
 
 
 def _judged(failure: Failure, cells: Sequence[Cell], there: Measured, known: ReportFacts) -> Tried:
@@ -152,11 +152,12 @@ def _judged(failure: Failure, cells: Sequence[Cell], there: Measured, known: Rep
 def with_remedies(campaign: Campaign, stack: Stack, tried: Tried) -> Tried:
     """What helps against a failure that shows: each remedy on the reporter's versions and on today's."""
     failure, cell = tried.failure, tried.cell
-    helping: dict[str, tuple[Claim, Cell]] = {}
-    for key, claim in failure.claims.items():
-        if claim.kind in REMEDIES and "stack" not in claim.swap and claims.is_about(failure, claim, cell):
-            helping[key] = claim, claims.swapped(failure, claim.swap, cell)
-    cells = [*dict.fromkeys([cell, *(other for _, other in helping.values())])]
+    helping = [
+        (claim, claims.swapped(failure, claim.swap, cell))
+        for claim in failure.claims.values()
+        if claim.kind in REMEDIES and "stack" not in claim.swap and claims.is_about(failure, claim, cell)
+    ]
+    cells = [*dict.fromkeys([cell, *(other for _, other in helping)])]
     there = campaigns.measure(campaign, REPORTED, stack, cells)
     now = campaigns.measure(campaign, TODAY, requests.read(TODAY), cells)
     did, today = ({entry.cell: entry.did for entry in each.results} for each in (there, now))
@@ -166,5 +167,5 @@ def with_remedies(campaign: Campaign, stack: Stack, tried: Tried) -> Tried:
             return "not run"
         return "helps" if done[other].outcome == Outcome.TRAINS else str(done[other])
 
-    helps = {claim.text: (word(did, other), word(today, other)) for claim, other in helping.values()}
+    helps = {claim.text: (word(did, other), word(today, other)) for claim, other in helping}
     return replace(tried, helps=helps, today=today.get(cell))

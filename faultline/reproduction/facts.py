@@ -8,6 +8,7 @@ from pathlib import Path
 
 from faultline.audit.command import AuditRequest, AuditResult
 from faultline.audit.command import answer as audit
+from faultline.audit.project import read_recipes
 from faultline.base.errors import UsageError
 from faultline.base.packages import NEEDED
 from faultline.base.paths import content
@@ -53,13 +54,14 @@ def read(paths: Sequence[str]) -> ReportFacts:
     Blocks of code in a text count as files of their language. Nothing of a report is run.
     """
     files = [file for path in map(Path, paths) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    files = [file for file in files if file.is_file() and file.name != "truth.toml"]
+    files = [file for file in files if file.is_file()]
     texts = [file for file in files if file.suffix.lower() in TEXTS]
-    if not texts and not files:
+    if not files:
         raise UsageError("there is no report: give the text, a log, or a folder of them")
     diagnosis = diagnose(DiagnoseRequest(logs=tuple(map(str, texts or files))))
+    written = [decoded(content(file, LARGEST)) or "" for file in texts]
     with tempfile.TemporaryDirectory(prefix="faultline-") as folder:
-        named = [*(str(file) for file in files if file not in texts), *_blocks(texts, Path(folder))]
+        named = [*(str(file) for file in files if file not in texts), *_blocks(written, Path(folder))]
         project = _audited(named)
     hints = diagnosis.diagnosis.hints
     left: dict[str, frozenset[str]] = dict(project.project.left) if project else {}
@@ -77,14 +79,13 @@ def read(paths: Sequence[str]) -> ReportFacts:
             facts.append(Fact(axis, " or ".join(sorted(values)), "the text"))
     versions |= {name: version for name, version in hints.versions.items() if name in NEEDED}
     facts += [Fact(name, version, "the text") for name, version in sorted(hints.versions.items()) if name in NEEDED]
-    text = "\n".join(decoded(content(file, LARGEST)) or "" for file in texts)
-    return ReportFacts(tuple(facts), diagnosis, project, left, versions, text)
+    return ReportFacts(tuple(facts), diagnosis, project, left, versions, "\n".join(written))
 
 
-def _blocks(texts: Sequence[Path], folder: Path) -> Iterator[str]:
+def _blocks(texts: Sequence[str], folder: Path) -> Iterator[str]:
     """Write the blocks of code of texts into files, and give their names."""
-    for number, file in enumerate(texts):
-        for index, (language, code) in enumerate(BLOCK.findall(decoded(content(file, LARGEST)) or "")):
+    for number, text in enumerate(texts):
+        for index, (language, code) in enumerate(BLOCK.findall(text)):
             if name := FILES.get(language.lower()):
                 place = folder / f"block-{number}-{index}" / name
                 place.parent.mkdir()
@@ -97,7 +98,7 @@ def _audited(named: Sequence[str]) -> AuditResult | None:
     known = []
     for name in named:
         try:
-            audit(AuditRequest(files=(name,)))
+            read_recipes([name])
         except UsageError:
             continue
         known.append(name)

@@ -30,7 +30,7 @@ ASK = (
 class Tried:
     """What a failure's nearest cell did on the reporter's versions, and what it does with each remedy there and today.
 
-    `as_reported` is the word for it: the same error, the same symptom, in other words, another failure, or nothing.
+    `as_reported` is what shows of the report: the same error, or symptoms that it has; empty for neither.
     """
 
     failure: Failure
@@ -54,9 +54,7 @@ def show_candidates(console: Console, known: ReportFacts, failures: Sequence[Fai
     console.print()
     by = "by its error" if diagnosis.cause and (diagnosis.match or diagnosis.several) else "by its words and files"
     if not failures:
-        write_line(console, "No failure of the catalogue comes near to it. What would help most:", "bold")
-        for line in ASK:
-            write_line(console, f"  {line}")
+        _ask(console, "No failure of the catalogue comes near to it. What would help most:")
         return
     write_line(console, f"What it may be, {by}", "bold")
     for failure in failures:
@@ -91,9 +89,13 @@ def show(console: Console, tried: Sequence[Tried], there: Measured) -> None:
         _show_tried(console, each)
     if not shown:
         console.print()
-        write_line(console, "What would help most:", "bold")
-        for line in ASK:
-            write_line(console, f"  {line}")
+        _ask(console, "What would help most:")
+
+
+def _ask(console: Console, beginning: str) -> None:
+    write_line(console, beginning, "bold")
+    for line in ASK:
+        write_line(console, f"  {line}")
 
 
 def _show_tried(console: Console, tried: Tried) -> None:
