@@ -31,7 +31,7 @@ from faultline.ranks.compare import Trace
 from faultline.ranks.job import SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Measure, Report, Sketch, blame_settings, error_report, process_settings
-from faultline.ranks.run import Injection, Remedy, Run, injection, perturb
+from faultline.ranks.run import Injection, Remedy, Run, injection, note_compiled, perturb
 from faultline.strategies import Setup
 
 
@@ -132,15 +132,7 @@ def _train(run: Run) -> None:
             run.report.evidence["remedy_read"] = remedy.read
         if run.cell.device == "cuda":
             run.report.evidence["tf32"] = repeatable.tf32()
-        if run.compiled:
-            run.report.evidence["compiled"] = compiled()
-
-
-def compiled() -> dict[str, int]:
-    """How many functions torch.compile has been given in this process, and of how many graphs were made."""
-    from torch._dynamo.utils import counters
-
-    return {"frames": counters["frames"]["total"], "graphs": counters["stats"]["unique_graphs"]}
+        note_compiled(run)
 
 
 def _set_up(cell: Cell, job: Job, report: Report) -> Setup:

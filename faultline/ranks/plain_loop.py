@@ -9,7 +9,7 @@ import torch
 from faultline import scenario, strategies
 from faultline.ranks import accelerate, checkpointing, compare, life, parameters, saved, state
 from faultline.ranks.job import FIRST, SECOND
-from faultline.ranks.run import Run, note_rows, note_use, show
+from faultline.ranks.run import Run, note_compiled, note_rows, note_use, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Wrapped
 
@@ -185,6 +185,9 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
     with accumulating, (built.around or nullcontext)():
         with watch.training(), _autocast(run):
             loss = built.loss(wrapped.model, batch)
+        if run.compiled and not report.losses:  # nothing is compiled before the first forward pass
+            note_compiled(run)
+            show(run)
         report.losses.append(loss.item())
         wrapped.backward(loss / built.micro_batches if built.by_hand else loss)
 

@@ -134,6 +134,15 @@ def note_use(run: Run, model: Any) -> None:
         run.report.evidence.setdefault("used", []).append(used(model))
 
 
+def note_compiled(run: Run) -> None:
+    """How many functions torch.compile has been given in a cell that compiles, and of how many graphs were made."""
+    if run.compiled:
+        from torch._dynamo.utils import counters
+
+        graphs = {"frames": counters["frames"]["total"], "graphs": counters["stats"]["unique_graphs"]}
+        run.report.evidence["compiled"] = graphs
+
+
 def show(run: Run) -> None:
     """Leave a rank's evidence where the supervisor finds it, should the rank not live to report."""
     file = Path(run.setup.folder) / f"rank{run.setup.rank}.evidence"

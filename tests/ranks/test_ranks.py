@@ -68,6 +68,16 @@ def test_what_one_rank_did_is_the_cause(run):
     assert entry.detail == "rank 1 was left with exit code 7 and no report"
 
 
+COMPILED = Cell.parse("double_backward_through_shards/approximated/ddp/off/fp32/w2/aot_eager/cpu")
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("HANGS_UP", "crashes"), ("SLEEPS", "hangs")])
+def test_a_compiled_cell_that_dies_in_its_second_step_had_compiled(shared_server, references, fault, outcome):
+    """Breaks when a compiled cell that hangs or dies is invalid, as its rank showed its graphs at the end alone."""
+    entry = runner.run_cell(shared_server, references, COMPILED, f"{FAULTS}:{fault}")
+    assert entry.outcome == outcome, entry.detail
+
+
 def test_a_rank_that_never_comes_is_a_hang(run):
     entry = run("SLEEPS")
     assert (entry.outcome, entry.signature) == ("hangs", "no-progress")
