@@ -57,6 +57,10 @@ def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
         ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
         (
+            facts.unlike_order,
+            "run in another order for other ranks' rows: ZeRO-2 adds up gradients in the order in which they come",
+        ),
+        (
             facts.overlapping,
             "are different parameters that share memory: an engine that flattens or shards weights copies each of them."
             f" Use one parameter, of which the forward pass takes parts {UNTRIED}",

@@ -1,6 +1,6 @@
 """The facts of a model that its training shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 Names = tuple[str, ...]
@@ -37,7 +37,8 @@ class Facts:
     - `unlike_buffers`: buffers in which each rank's rows leave another value, but for those of `batch_statistics`
     - `read_outside`: parameters that are read where no forward pass of their module runs
     - `entered`: the classes of the model and of what is around it whose forward passes ran
-    - `unequal`: modules that run for some ranks' rows only in a step
+    - `unequal`: modules that run for some ranks' rows only in a step; `unlike_order`: those that run for all ranks' rows,
+      in another order
     - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
     - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
@@ -76,6 +77,7 @@ class Facts:
     read_outside: Names = ()
     entered: Names = ()
     unequal: Names = ()
+    unlike_order: Names = ()
     batch_statistics: Names = ()
     tied: tuple[Names, ...] = ()
     apart: tuple[Names, ...] = ()
@@ -98,3 +100,10 @@ class Facts:
 def not_in_all(every: Sequence[set[str]]) -> set[str]:
     """What some of these sets have, and not all."""
     return set[str]().union(*every) - every[0].intersection(*every) if every else set()
+
+
+def not_in_one_order(every: Sequence[Iterable[str]]) -> set[str]:
+    """What all of these have, but not in the same place among what all have."""
+    common = set[str]().union(*every[:1]).intersection(*every)
+    orders = [[name for name in each if name in common] for each in every]
+    return {name for place in zip(*orders, strict=True) if len({*place}) > 1 for name in place}

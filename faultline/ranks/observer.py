@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
-from faultline.ranks.facts import Facts, not_in_all
+from faultline.ranks.facts import Facts, not_in_all, not_in_one_order
 from faultline.ranks.parameters import ParameterChanges, dense, one, overlapping, tied, with_shapes
 from faultline.ranks.weight_reads import Reads
 from faultline.strategies.shared import blocks
@@ -46,13 +46,14 @@ class Observer:
         self._on = False
         self._inside: list[str] = []
         self._calls: Counter[tuple[int, str]] = Counter()
-        self._used: dict[int, set[str]] = {}
+        self._used: dict[int, dict[str, None]] = {}
         self._cut_off = CutOff(self._names)
         self._reads = Reads(model, self._inside) if alone else None
         self._parameters = ParameterChanges(model, alone)
         self._double_backward = False
         self._most_calls: dict[str, int] = {}
         self._unequal: set[str] = set()
+        self._unlike_order: set[str] = set()
         # Names in the order in which they were seen.
         self._frozen_input: dict[str, None] = {}
         self._without_root: dict[str, None] = {}
@@ -75,7 +76,8 @@ class Observer:
                 yield
         finally:
             self._on = False
-        self._unequal |= not_in_all([*self._used.values()])
+        self._unequal |= not_in_all([*map(set, self._used.values())])
+        self._unlike_order |= not_in_one_order([*self._used.values()])
         self._parameters.end_step()
 
     def _name_of(self, module: torch.nn.Module) -> str | None:
@@ -109,7 +111,7 @@ class Observer:
             if self._reads and first.grad_fn:
                 first.grad_fn.register_prehook(self._on_backward)
         if any(True for _ in torch.nn.Module.parameters(module, recurse=False)):  # a class may have its own
-            self._used.setdefault(self.share, set()).add(name)
+            self._used.setdefault(self.share, {}).setdefault(name)
             self._most_calls[name] = max(call, self._most_calls.get(name, 0))
         if module in self._layers and any(p.requires_grad for p in module.parameters()):
             given = [tensor for tensor in tensors((args, kwargs)) if tensor.is_floating_point()]
@@ -146,6 +148,7 @@ class Observer:
             left_out=tuple(changes.left_out),
             entered=tuple(self._entered),
             unequal=tuple(sorted(self._unequal)),
+            unlike_order=tuple(sorted(self._unlike_order)),
             tied=tuple(map(tuple, self._tied)),
             apart=tuple(tuple(names) for names in self._tied if not one(model, names)),
             order=tuple(self._order),

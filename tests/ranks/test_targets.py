@@ -17,6 +17,7 @@ from transformers import BatchEncoding
 
 from faultline.base.errors import Impossible
 from faultline.ranks import compare, observer, parameters, state
+from faultline.ranks.facts import not_in_one_order
 from faultline.ranks.own_model import batch as own_model_batch
 from faultline.ranks.own_model import fsdp_units, loss_state, rows, shrink, target
 from faultline.strategies.shared import units
@@ -349,6 +350,15 @@ def seen(rows):
     return model, watched
 
 
+@given(st.permutations("abcd"), st.permutations("abcd"), st.sets(st.sampled_from("abcd")))
+def test_modules_in_unlike_order_are_those_that_all_run_and_in_another_place(one, other, left_out):
+    """Breaks when ranks that use modules in the same order are warned of ZeRO-2, or others are not."""
+    fewer = [name for name in other if name not in left_out]
+    differs = not_in_one_order([one, fewer])
+    assert bool(differs) == ([name for name in one if name in fewer] != fewer)
+    assert differs <= {*fewer} and not_in_one_order([one, one]) == not_in_one_order([]) == set()
+
+
 def test_what_modules_do_is_seen():
     _, watched = seen([torch.ones(1, 2), -torch.ones(1, 2)])
     facts = watched.facts()
@@ -360,6 +370,7 @@ def test_what_modules_do_is_seen():
     ]
     model, watched = seen([torch.ones(1, 2)] * 2)
     assert watched.facts().unequal == (), "ranks that use the same"
+    assert watched.facts().unlike_order == (), "in the same order"
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     assert watched.facts().apart == (("layer.weight", "head.weight"),), "training one alone changes the model"
 
