@@ -37,7 +37,7 @@ class Facts:
     - `unlike_buffers`: buffers in which each rank's rows leave another value, but for those of `batch_statistics`
     - `read_outside`: parameters that are read where no forward pass of their module runs
     - `entered`: the classes of the model and of what is around it whose forward passes ran
-    - `unequal`: modules that run for some ranks' rows only in a step; `unlike_order`: those that run for all ranks' rows,
+    - `unequal`: modules that run for some ranks' rows only in a step; `unlike_order`: those that run for all, but
       in another order
     - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more

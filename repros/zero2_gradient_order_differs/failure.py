@@ -17,7 +17,7 @@ FAILURE = Failure(
         Variant("broken"),
         Variant("unlike_sizes", strategies=SOME, text="the same with towers of different sizes"),
         Variant("both_used", strategies=SOME, text="the same where each row uses both towers, the other's by half"),
-        Variant("overlap", strategies=SOME, text="the same with `overlap_comm: true`, which is off in ZeRO-1 by default"),
+        Variant("overlap", strategies=SOME, text="the same with `overlap_comm: true`, which ZeRO-1 has off"),
     ),
     claims={
         RANKS: (
