@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from faultline.strategies import ROWS
+from tiny_models import loaded
 from tiny_models.tokenizer import LETTERS, VOCABULARY, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -119,11 +120,11 @@ def random_slices(step: int, rank: int, world_size: int, rows: int, slices: int)
 def saved(model: Any, setup: Any, name: str = "model") -> Any:
     """The model, loaded from a folder that it was just saved to: it and the tokenizer can be loaded by name again."""
     path = Path(setup.folder) / name
+    model.save_pretrained(path, is_main_process=setup.rank == 0)
     if setup.rank == 0:
-        model.save_pretrained(path)
         tokenizer().save_pretrained(path)
     wait()
-    return type(model).from_pretrained(path)
+    return loaded(type(model).from_pretrained(path))
 
 
 def wait() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from tiny_models import build, seeded
+from tiny_models import as_sharded, build, seeded
 from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
 
 
@@ -37,13 +38,15 @@ def lora_config(**changes: Any) -> Any:
 
 
 def add_lora(model: Any, seed: int = 1, autocast_adapter_dtype: bool = True, **changes: Any) -> Any:
-    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once."""
+    """A PeftModel on the frozen base; B starts small, not at zero, so that A has a gradient at once."""
     # `changes` are those of the adapter's config, and `autocast_adapter_dtype` is PEFT's. No exported file has them.
     from peft import get_peft_model
 
     with seeded(seed):
         adapted = get_peft_model(model, lora_config(**changes), autocast_adapter_dtype=autocast_adapter_dtype)
+    with seeded(seed):  # anew: of a model that is sharded, other numbers were drawn
         for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.data.normal_(std=0.05)
+            if "lora_A" in name or "lora_B" in name:
+                std = 0.2 if "lora_A" in name else 0.05
+                parameter.data.copy_(as_sharded(parameter, torch.randn(parameter.shape) * std))
     return adapted.train()

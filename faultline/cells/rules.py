@@ -58,9 +58,9 @@ def _other_world(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != default_world(cell) and not (mechanism and cell.checkpointing != "non-reentrant")
 
 
-def _four_ranks(cell: Cell, variant: Variant) -> bool:
+def _mechanism_only(cell: Cell, variant: Variant) -> bool:
     mechanism = variant.remedy == "broken" and not variant.trainer and cell.checkpointing != "non-reentrant"
-    return strategies.usual_ranks(cell.strategy) > 2 and not mechanism
+    return strategies.mechanism_only(cell.strategy) and not mechanism and cell.strategy not in variant.strategies
 
 
 def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
@@ -93,9 +93,7 @@ def _resumed_in_another_world(cell: Cell, variant: Variant) -> bool:
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
     Exclusion("the single strategy is one process, so its world size is 1", _several_processes_in_one),
-    Exclusion(
-        "a strategy that shards within nodes and replicates between them needs two nodes of two ranks", _too_few_ranks
-    ),
+    Exclusion("a strategy needs as many ranks as its name says: two to shard over, four for two axes", _too_few_ranks),
     Exclusion("the variant names the strategies that it is about", _other_strategy),
     Exclusion("the engine doesn't promise to load what another number of ranks has saved", _never_resized),
     Exclusion("a resized life begins with twice as many ranks, and the global batch has four rows", _too_many_ranks),
@@ -108,7 +106,7 @@ def not_by_default() -> tuple[Exclusion, ...]:
     usual, one_rank = strategies.usual_names(), strategies.one_rank_names()
     others = [str(size) for size in WORLD_SIZES if size != 2]
     four_ranks = [name for name in usual if strategies.distributed(name)]
-    nodes = [name for name in strategies.names() if strategies.usual_ranks(name) > 2]
+    few = [name for name in strategies.names() if strategies.mechanism_only(name)]
     return (
         Exclusion(
             "the variant names the checkpointing modes in which it runs by default", _other_mode, ("checkpointing",)
@@ -132,9 +130,9 @@ def not_by_default() -> tuple[Exclusion, ...]:
             ("world_size",),
         ),
         Exclusion(
-            f"unless strategies are named, {listing(nodes)}, which need four ranks, run for broken variants at scenario"
-            " level, without checkpointing and with reentrant",
-            _four_ranks,
+            f"unless strategies are named, {listing(few)} run for broken variants at scenario level, without"
+            " checkpointing and with reentrant, and for variants that name them",
+            _mechanism_only,
             ("strategy", "world_size"),
         ),
         *(Exclusion(axis.rule, functools.partial(_not_asked_for, axis), (axis.name,)) for axis in OPTIONAL),

@@ -91,6 +91,11 @@ class ModuleReader(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id="build"), args=[make, *_]) if not self.seeds:
                 return make.body if isinstance(make, ast.Lambda) else ast.Call(make, [], [])
+            case (
+                ast.Call(func=ast.Name(id="loaded"), args=[model])
+                | ast.Call(func=ast.Name(id="as_sharded"), args=[_, model])
+            ):
+                return model
             case ast.Call(func=ast.Name(id="records"), args=[ast.Constant(value=str(name))]):
                 lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[: self.rows]
                 text = "".join(f"    {json.loads(line)!r},\n" for line in lines)

@@ -33,7 +33,9 @@ def honest_on_cpu() -> None:
         fresh = AcceleratorState._shared_state == {}
         original(self, *args, **kwargs)
         deepspeed, fsdp = kwargs.get("deepspeed_plugin"), kwargs.get("fsdp_plugin")
-        if not fresh or self.distributed_type != DistributedType.MULTI_CPU or not (deepspeed or fsdp):
+        parallelism = kwargs.get("parallelism_config")  # which accelerate refuses on CPUs
+        asked = deepspeed or fsdp or (parallelism and parallelism.total_size > 1)
+        if not fresh or self.distributed_type != DistributedType.MULTI_CPU or not asked:
             return
         changes: dict[str, object] = {"device": torch.device("cpu")}
         precision = self._mixed_precision
@@ -48,6 +50,8 @@ def honest_on_cpu() -> None:
             if precision != "no":
                 fsdp.set_mixed_precision(precision)
             changes |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": fsdp}
+        else:
+            changes |= {"distributed_type": DistributedType.MULTI_GPU}
         AcceleratorState._shared_state.update(changes)
         PartialState._shared_state.update({k: changes[k] for k in ("device", "distributed_type")})
 

@@ -9,7 +9,7 @@ import torch
 from faultline import scenario, strategies
 from faultline.ranks import accelerate, checkpointing, compare, life, parameters, saved, state
 from faultline.ranks.job import FIRST, SECOND
-from faultline.ranks.run import Run, note_compiled, note_rows, note_use, show
+from faultline.ranks.run import Run, loading, note_compiled, note_rows, note_use, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Wrapped
 
@@ -35,7 +35,7 @@ def train(run: Run) -> None:
 
 def _build(run: Run) -> tuple[Run, Scenario]:
     """The scenario with its checkpointing mode set, and the run as it asks for it; what is built is evidence."""
-    with scenario.building():
+    with scenario.building(), loading(run):
         built = run.inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
     native = 1 if built.by_hand else built.micro_batches
     keywords = built.keywords.get(strategies.family_name(run.cell.strategy), {})

@@ -2,13 +2,15 @@
 
 import json
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import tiny_models
 from faultline import strategies
 from faultline.base.axes import COMPILE
 from faultline.catalogue import Variant
@@ -119,6 +121,22 @@ class Run:
     def watch(self, model: Any) -> Watch:
         """What sees how the model checkpoints while it trains."""
         return Unwatched(model) if self.compiled else Watch(model)
+
+
+@contextmanager
+def loading(run: Run) -> Iterator[None]:
+    """While a failure builds what it trains: under some strategies, models are sharded as they are loaded."""
+    load = strategies.family(run.cell.strategy).load_model
+    if not load:
+        yield
+        return
+
+    def load_model(model: Any) -> Any:
+        run.report.evidence["wrapping"] = run.cell.strategy  # what fails from now on fails with a sharded model
+        return load(model, strategies.options(run.cell.strategy), run.setup)
+
+    with tiny_models.loaded_by(load_model):
+        yield
 
 
 def note_rows(run: Run, rows: Any) -> None:

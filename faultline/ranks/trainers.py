@@ -16,7 +16,7 @@ from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.ranks import accelerate, checkpointing, compare, life, parameters, saved, state
 from faultline.ranks.job import FIRST, SECOND
-from faultline.ranks.run import Run, note_rows, note_use, show
+from faultline.ranks.run import Run, loading, note_rows, note_use, show
 from faultline.strategies import ROWS
 
 
@@ -27,7 +27,7 @@ def train(run: Run) -> None:
         accelerate.honest_on_cpu()
     accelerate.check_wraps(run.cell.strategy, run.setup)
     try:
-        with scenario.building():
+        with scenario.building(), loading(run):
             trainer = run.module.trainer(run.variant, arguments(run), run.setup)
     except Exception:
         report.evidence["prepared"] = accelerate.prepared()  # all that there is of the strategy as yet

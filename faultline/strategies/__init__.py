@@ -45,6 +45,7 @@ class Holds(StrEnum):
     WHOLE = "all of each"
     UNITS = "all, as views that each unit's own pass sets up"
     SHARDS = "a part: all ranks together have one copy"
+    PARTS = "a part of what is sharded, and all of the rest"
     NODE_SHARDS = "a part: each node has a copy"
 
 
@@ -123,6 +124,7 @@ class Family:
     evidence: Callable[[Any], dict[str, object]]
     prepared: Callable[[Any], dict[str, object]]
     doubts: Callable[[Any, Evidence], list[str]]
+    load_model: Callable[[Any, Any, Setup], Any] | None = None
     used: Callable[[Any], int] | None = None
     configured: Callable[[Mapping[str, Any]], list[str]] = lambda settings: []
     holds: Callable[[Any], Holds] = lambda options: Holds.WHOLE
@@ -133,6 +135,7 @@ class Family:
     casts: bool = False
     resizes: bool = False
     broadcasts_buffers: bool = False
+    mechanism_only: bool = False
     usual: tuple[str, ...] = ()
     one_rank: tuple[str, ...] = ()
     least_ranks: Mapping[str, int] = field(default_factory=dict)
@@ -230,6 +233,12 @@ def least_ranks(name: str) -> int:
 def usual_ranks(name: str) -> int:
     """The world size at which a strategy is run unless another is asked for."""
     return max(2, least_ranks(name)) if distributed(name) else 1
+
+
+@functools.cache
+def mechanism_only(name: str) -> bool:
+    """Whether the default matrix has a strategy for broken variants at scenario level alone."""
+    return family(name).mechanism_only or usual_ranks(name) > 2
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from faultline.base.errors import Impossible
 from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
-    all_gather,
     least_units,
     load_shards,
     nbytes,
@@ -19,6 +18,7 @@ from faultline.strategies.shared import (
     save_shards,
     stepped,
     units,
+    whole_tensors,
 )
 
 
@@ -108,33 +108,6 @@ def parameters(model: Any) -> Tensors:
 
 def gradients(model: Any) -> Gradients:
     return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
-
-
-def whole_tensors(tensors: Tensors) -> Tensors:
-    """Whole tensors from their shards, with one collective instead of one for each.
-
-    FSDP2 shards dimension 0 into chunks of equal size of which the last ranks
-    may lack rows: padded to that size and put together, the rows are in order.
-    """
-    import torch
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    ready, sharded, group = {}, {}, None
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            if not isinstance(tensor, DTensor):
-                ready[name] = tensor.clone()
-            elif tensor.placements in ((Shard(0),), (Replicate(), Shard(0))):
-                group = tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)
-                rows = -(-tensor.shape[0] // group.size())
-                local = tensor.to_local()
-                sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
-            else:
-                ready[name] = tensor.full_tensor()
-    for name, shards in zip(sharded, all_gather(list(sharded.values()), group), strict=True):
-        shape = tensors[name].shape
-        ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
-    return ready
 
 
 def evidence(model: Any) -> dict[str, object]:

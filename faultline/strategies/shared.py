@@ -74,6 +74,37 @@ def all_gather(shards: list[Any], group: Any = None) -> list[Any]:
     ]
 
 
+def whole_tensors(tensors: Tensors) -> Tensors:
+    """Whole tensors from DTensors, those that FSDP2 shards with one collective instead of one for each.
+
+    It shards dimension 0 into chunks of equal size of which the last ranks
+    may lack rows: padded to that size and put together, the rows are in order.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    ready: Tensors = {}
+    sharded: dict[Any, Tensors] = {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, DTensor):
+                ready[name] = tensor.clone()
+            elif tensor.placements in ((Shard(0),), (Replicate(), Shard(0))):
+                group = tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)
+                rows = -(-tensor.shape[0] // group.size())
+                local = tensor.to_local()
+                sharded.setdefault(group, {})[name] = torch.cat(
+                    [local, local.new_zeros(rows - len(local), *local.shape[1:])]
+                )
+            else:
+                ready[name] = tensor.full_tensor()
+    for group, padded in sharded.items():
+        for name, shards in zip(padded, all_gather(list(padded.values()), group), strict=True):
+            shape = tensors[name].shape
+            ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
+    return {name: ready[name] for name in tensors}
+
+
 def whole_parameters(model: Any) -> Tensors:
     """The parameters of a model that every rank holds whole."""
     return {name: parameter.detach() for name, parameter in parameter_map(model).items()}

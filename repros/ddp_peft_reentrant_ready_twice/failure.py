@@ -18,7 +18,14 @@ FAILURE = Failure(
         r"|multiple autograd engine +hooks have fired|in multiple reentrant backward passes"
     },
     # ddp_static_graph_no_sync, zero3_nonreentrant_frozen_checkpointerror, grpo_lora_no_grad
-    also_raises=("static-graph-no-sync", "recomputed-empty", "no-grad-fn", "not-a-loss"),
+    also_raises=(
+        "halved-adapter",
+        "row-parallel-adapter",
+        "static-graph-no-sync",
+        "recomputed-empty",
+        "no-grad-fn",
+        "not-a-loss",
+    ),
     variants=(
         Variant("broken", checkpointing=EVERY_MODE),
         Variant("two_forwards_broken", "", DDP, text="the failure, with two forward passes before one backward pass"),

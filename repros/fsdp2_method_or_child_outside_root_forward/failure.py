@@ -17,7 +17,7 @@ FAILURE = Failure(
         "mixed-dtensor": r"mixed torch\.Tensor and DTensor",
         # A child that ran first: as FSDP2 words it, and FSDP1.
         "lazily-initialized": r"FSDP state has already been lazily initialized for"
-        r"|Non-root FSDP instance's `_is_root` should not have been set yet",
+        r"|FSDP requires a single root module but got|Non-root FSDP instance's `_is_root` should not have been set yet",
         # FSDP1 and ZeRO-3, whose shards are flat or empty.
         "sharded-weight": r"'weight' must be 2-D|mat2 must be a matrix|weight should have at least t\w+ dimensions"
         r"|size mismatch, got (?:input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)|\d+, \d+x\d+,\d+)|of shape \[0\] and"

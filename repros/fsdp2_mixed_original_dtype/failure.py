@@ -26,7 +26,7 @@ FAILURE = Failure(
         # ZeRO-0 takes no gradient of fp64, alone or mixed.
         "no-fp64": r"attempting to reduce an unsupported grad type: torch\.float64",
     },
-    also_raises=("flat-head", "no-fp64", "sharded-weight"),
+    also_raises=("halved-adapter", "row-parallel-adapter", "flat-head", "no-fp64", "sharded-weight"),
     variants=(
         Variant("lora_broken", text="the failure, with a frozen base"),
         Variant("reported_broken", "", FSDP, bf16=True, text="the failure, with a base in bf16, as it was reported"),

@@ -13,6 +13,7 @@ FAILURE = Failure(
     upstream="deepspeedai/DeepSpeed",
     checkpointing=("off",),  # checkpointing has no part in which module comes first
     errors={"ranks-reduce-unlike-lists": r"Detected a disagreement on list contents between rank"},
+    also_raises=("lazily-initialized",),  # of a model that was sharded as it was loaded, a child runs first
     variants=(
         Variant("broken"),
         Variant("unlike_sizes", strategies=SOME, text="the same with towers of different sizes"),

@@ -15,7 +15,7 @@ FAILURE = Failure(
         r"'shape': (?:torch\.Size\()?\[0\]"
     },
     # ddp_peft_reentrant_ready_twice, grpo_lora_no_grad
-    also_raises=("marked-ready-twice", "no-grad-fn", "not-a-loss"),
+    also_raises=("halved-adapter", "row-parallel-adapter", "marked-ready-twice", "no-grad-fn", "not-a-loss"),
     variants=(
         Variant("nothing_frozen", strategies=("zero*",), checkpointing=("non-reentrant",)),
         Variant(
