@@ -112,7 +112,10 @@ def _of_training(facts: Facts) -> list[str]:
     """Lines about the loss, the random numbers and the backward passes."""
     lines = []
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
-        why = "as with a sum, a mean over uneven tokens, or negatives from the batch: cells are held against both"
+        why = (
+            "as with a sum, a mean over uneven tokens, negatives or statistics of the batch, or what is no rows, such"
+            " as a graph's edges: cells are held against both"
+        )
         if facts.draws:
             why = "and other random numbers are drawn for them, which may be all of that"
         apart = percent(facts.whole_apart)
