@@ -162,8 +162,9 @@ def units(facts: Facts) -> str:
 def by_rank(results: Sequence[Result]) -> list[str]:
     """The modules that run on some ranks only, which one process can't show."""
     names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
-    by_rows = facts_of(results).unequal
-    others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
+    unequal = facts_of(results).unequal
+    by_rows = [*unequal, *(name for name in names if any(within(each, name) for each in unequal))]  # with all parts
+    others = [name for name in names if not any(within(name, each) for each in by_rows)]
     return [f"{first_names(others)}: run on some ranks only, whatever their rows are"] if others else []
 
 

@@ -398,7 +398,7 @@ def test_ranks_that_run_different_modules_are_told_what_to_do():
 def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
     facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
-    names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
+    names = ("blocks.1", "blocks.1.0.inner", "blocks.1.act", "exit", "exits")  # an `act` has no weights
     [line] = model_facts.by_rank([entry(by_rank=names, facts=facts)])
     assert line == "exits: run on some ranks only, whatever their rows are"
 
