@@ -20,7 +20,7 @@ from faultline.check.known import (
     within,
 )
 from faultline.check.model_facts import UNTRIED, units
-from faultline.check.variations import BESIDE, ROWS, agreed_references, other_run
+from faultline.check.variations import BESIDE, ROWS, SHARES, agreed_references, other_run
 from faultline.runs.results import Result
 
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
@@ -82,11 +82,11 @@ def agreeing(results: Sequence[Result]) -> list[str]:
     right = {result.cell.strategy for result in trains}
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if right:
-        other = [
-            result for result in trains if ROWS not in agreed_references(result) and not result.checked.facts.draws
-        ]
-        shares = {result.cell.strategy for result in other}
-        but = f", but not with {BESIDE[ROWS]}: {group_strategies(shares, ())}" if shares else ""
+        judged = [result for result in trains if not result.checked.facts.draws]
+        apart = {what: {r.cell.strategy for r in judged if what not in agreed_references(r)} for what in (SHARES, ROWS)}
+        but = "".join(
+            f", but not with {BESIDE[what]}: {group_strategies(names, ())}" for what, names in apart.items() if names
+        )
         return [f"agree with a single process: {group_strategies(right, ())}{but}"]
     return [f"none of the {ran} strategies that ran agrees with a single process"] if ran > 1 else []
 

@@ -355,6 +355,9 @@ def test_what_agrees_with_the_mean_of_losses_alone_is_said_where_another_cell_is
     with_bank = variations.with_other_run(entry("trains", "ddp"), variations.ROWS, entry("diverges", "ddp"))
     lines = next_steps.agreeing([with_bank, entry("trains", "ddp-static-graph"), entry("diverges", "zero2")])
     assert lines == ["agree with a single process: ddp, ddp-static-graph, but not with one process on all rows: ddp"]
+    of_all = variations.with_other_run(entry("trains", "ddp"), variations.SHARES, entry("diverges", "ddp"))
+    [line] = next_steps.agreeing([of_all, entry("diverges", "zero2")])
+    assert line.endswith("but not with the mean of the ranks' losses in one process: ddp")
 
 
 def test_one_error_of_an_engine_is_one_failure():
