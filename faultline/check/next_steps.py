@@ -231,9 +231,24 @@ def concerns_unlike(result: Result) -> bool:
 
 def several_causes(group: Group) -> list[str]:
     """Advice where weights are wrong and buffers are as well."""
-    both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
+    both = [result for result in group.results if len(causes(result)) > 1 and {*causes(result)} & {*OF_BUFFERS}]
+    if any(before_buffers(result) for result in both):
+        early = "weights are wrong in the first step already, which begins with the same buffers on all ranks"
+        return [f"{early}: what mends the buffers doesn't mend the weights"]
     first = "weights may be wrong because of the buffers, or for another reason: mend the buffers, and check again"
-    return [first] if both else []
+    return [first] if any(result.signature in OF_BUFFERS for result in both) else []
+
+
+def before_buffers(result: Result) -> bool:
+    """Whether a cell differs in the first backward pass already, under an engine that puts no buffer over another.
+
+    A model that calls collectives sees other rows than one process, whose statistics may be all of that.
+    """
+    first = result.finding.first
+    in_first = first is not None and (first.step, first.phase) == (1, "backward")
+    return (
+        in_first and not result.checked.collectives and not strategies.family(result.cell.strategy).broadcasts_buffers
+    )
 
 
 def same_start(group: Group) -> list[str]:

@@ -863,6 +863,9 @@ def test_weights_that_may_be_wrong_because_of_buffers_are_told_beside_them():
     both = entry("diverges", "zero2", signature="buffers-apart", detail="weights; buffers", checked=checked)
     lines = next_steps.next_steps(findings.groups([both])[0], [both])
     assert any("for another reason" in line for line in lines)
+    early = replace(both, signature="differs", finding=Finding(first=Difference(1, 0, "backward", "layer", 0.4)))
+    [group] = findings.groups([early])
+    assert "in the first step already" in " ".join(next_steps.several_causes(group))
 
 
 @pytest.mark.parametrize(
