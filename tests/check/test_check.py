@@ -857,6 +857,14 @@ def test_nothing_is_promised_of_strategies_that_were_not_run(monkeypatch, capsys
     assert result.agrees is (code == EXIT_AS_EXPECTED)
 
 
+@pytest.mark.parametrize(("others", "by"), [((), "batch_statistics"), (("codebook",), "buffers_apart")])
+def test_what_mends_a_batchnorm_is_not_told_of_a_codebook_beside_it(others, by):
+    facts = replace(FACTS, batch_statistics=("norm",), unlike_buffers=others)
+    apart = Finding(apart=("norm.running_mean", *others))
+    [group] = findings.groups([entry("diverges", "zero2", signature="buffers-apart", finding=apart, facts=facts)])
+    assert group.match.by == by
+
+
 def test_weights_that_may_be_wrong_because_of_buffers_are_told_beside_them():
     """Breaks when both are one problem, and only the buffers of it are shown."""
     checked = Checked(facts=FACTS, causes=(oracle.Cause("differs", "weights"), oracle.Cause("buffers-apart", "")))
