@@ -247,6 +247,8 @@ def _excluded(result: Result, facts: Facts) -> set[str]:
         excluded |= {"read_outside"}
     if strategies.holds(result.cell.strategy) == Holds.WHOLE:
         excluded |= {"read_outside", "without_unit"}
+    if facts.unlike_buffers:  # without statistics of the batch, these stay apart
+        excluded |= {"batch_statistics"}
     if result.outcome in (Outcome.CRASHES, Outcome.HANGS):  # all ranks have these alike
         excluded |= {"no_gradient", "zero_gradient"}
     if begins_forward(result):  # there was no backward pass yet

@@ -116,7 +116,10 @@ def _of_training(facts: Facts) -> list[str]:
     """Lines about the loss, the random numbers and the backward passes."""
     lines = []
     if facts.whole_apart > NOTHING and not (facts.batch_statistics or facts.unequal):
-        why = "as with a sum, a mean over uneven tokens, or negatives from the batch: cells are held against both"
+        why = (
+            "as with a sum, a mean over uneven tokens, negatives or statistics of the batch, or what is no rows, such"
+            " as a graph's edges: cells are held against both"
+        )
         if facts.draws:
             why = "and other random numbers are drawn for them, which may be all of that"
         apart = percent(facts.whole_apart)
@@ -163,8 +166,9 @@ def units(facts: Facts) -> str:
 def by_rank(results: Sequence[Result]) -> list[str]:
     """The modules that run on some ranks only, which one process can't show."""
     names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
-    by_rows = facts_of(results).unequal
-    others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
+    unequal = facts_of(results).unequal
+    by_rows = [*unequal, *(name for name in names if any(within(each, name) for each in unequal))]  # with all parts
+    others = [name for name in names if not any(within(name, each) for each in by_rows)]
     return [f"{first_names(others)}: run on some ranks only, whatever their rows are"] if others else []
 
 

@@ -20,7 +20,7 @@ from faultline.check.known import (
     within,
 )
 from faultline.check.model_facts import UNTRIED, units
-from faultline.check.variations import BESIDE, ROWS, agreed_references, other_run
+from faultline.check.variations import BESIDE, ROWS, SHARES, agreed_references, other_run
 from faultline.runs.results import Result
 
 # What gloo says where ranks call different collectives, or one with other shapes; in bytes.
@@ -82,11 +82,11 @@ def agreeing(results: Sequence[Result]) -> list[str]:
     right = {result.cell.strategy for result in trains}
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if right:
-        other = [
-            result for result in trains if ROWS not in agreed_references(result) and not result.checked.facts.draws
-        ]
-        shares = {result.cell.strategy for result in other}
-        but = f", but not with {BESIDE[ROWS]}: {group_strategies(shares, ())}" if shares else ""
+        judged = [result for result in trains if not result.checked.facts.draws]
+        apart = {what: {r.cell.strategy for r in judged if what not in agreed_references(r)} for what in (SHARES, ROWS)}
+        but = "".join(
+            f", but not with {BESIDE[what]}: {group_strategies(names, ())}" for what, names in apart.items() if names
+        )
         return [f"agree with a single process: {group_strategies(right, ())}{but}"]
     return [f"none of the {ran} strategies that ran agrees with a single process"] if ran > 1 else []
 
@@ -231,9 +231,24 @@ def concerns_unlike(result: Result) -> bool:
 
 def several_causes(group: Group) -> list[str]:
     """Advice where weights are wrong and buffers are as well."""
-    both = [result for result in group.results if len(causes(result)) > 1 and result.signature in OF_BUFFERS]
+    both = [result for result in group.results if len(causes(result)) > 1 and {*causes(result)} & {*OF_BUFFERS}]
+    if any(before_buffers(result) for result in both):
+        early = "weights are wrong in the first step already, which begins with the same buffers on all ranks"
+        return [f"{early}: what mends the buffers doesn't mend the weights"]
     first = "weights may be wrong because of the buffers, or for another reason: mend the buffers, and check again"
-    return [first] if both else []
+    return [first] if any(result.signature in OF_BUFFERS for result in both) else []
+
+
+def before_buffers(result: Result) -> bool:
+    """Whether a cell differs in the first backward pass already, under an engine that puts no buffer over another.
+
+    A model that calls collectives sees other rows than one process, whose statistics may be all of that.
+    """
+    first = result.finding.first
+    in_first = first is not None and (first.step, first.phase) == (1, "backward")
+    return (
+        in_first and not result.checked.collectives and not strategies.family(result.cell.strategy).broadcasts_buffers
+    )
 
 
 def same_start(group: Group) -> list[str]:

