@@ -82,8 +82,8 @@ def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
         ),
         (
             facts.unregistered,
-            "hold weights in a plain list or dictionary: nothing trains, moves or saves them. If that isn't meant, use"
-            f" `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
+            "hold weights as plain tensors, or in a plain list or dictionary: no engine trains, moves or saves them. If"
+            f" that isn't meant, use `nn.Parameter`, `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
         ),
         (
             facts.written,
