@@ -266,6 +266,13 @@ def unmoved(*names, mode="reentrant"):
     return entry("diverges", f"fsdp1-full/{mode}", signature="unmoved", finding=finding, facts=facts)
 
 
+def spoiled(parameter):
+    """The result under ZeRO-3 of a model with a weight that is read elsewhere, where this gradient differs first."""
+    finding = Finding(first=Difference(1, 0, "backward", "", 0.5, parameter))
+    facts = replace(FACTS, read_outside=("emb.weight",), tied=(("emb.weight", "head.weight"),))
+    return entry("diverges", "zero3", signature="differs", finding=finding, facts=facts)
+
+
 DOUBLE, CUT = "zero_double_reduction", "reentrant_frozen_embeddings_adapters"
 
 
@@ -287,6 +294,10 @@ DOUBLE, CUT = "zero_double_reduction", "reentrant_frozen_embeddings_adapters"
         (unmoved("bs.0.w", mode="off"), None, ""),
         (unmoved("bs.0.w", "head.w"), None, ""),
         (unmoved("bs.01.w"), None, ""),
+        # A weight that is read elsewhere spoils its own gradient, and no other's before.
+        (spoiled("emb.weight"), "penalty_outside_forward", "likely"),
+        (spoiled("head.weight"), "penalty_outside_forward", "likely"),
+        (spoiled("norm.weight"), None, ""),
     ],
 )
 def test_a_failure_is_known_by_what_it_says_does_and_needs_of_a_model(result, name, sure):
