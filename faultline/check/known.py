@@ -232,6 +232,10 @@ def possible_reasons(result: Result, facts: Facts, others: Collection[Result]) -
         return frozenset()
     if first and any(within(first.module, name) for name in facts.unequal):  # ranks reduce it with something else
         return names & {"unequal"}
+    if first and first.phase == "backward" and first.parameter:
+        called = {first.parameter}.union(*(tied for tied in facts.tied if first.parameter in tied))
+        if not called & {*facts.read_outside}:  # a shard that is read without an error spoils its own gradient
+            names -= {"read_outside"}
     return names - _excluded(result, facts)
 
 

@@ -86,8 +86,8 @@ def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
         ),
         (
             facts.unregistered,
-            "hold weights in a plain list or dictionary: nothing trains, moves or saves them. If that isn't meant, use"
-            f" `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
+            "hold weights as plain tensors, or in a plain list or dictionary: no engine trains, moves or saves them. If"
+            f" that isn't meant, use `nn.Parameter`, `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList` {UNTRIED}",
         ),
         (
             facts.written,
@@ -153,8 +153,24 @@ def _of_batch_and_types(facts: Facts) -> list[str]:
         lines.append(
             f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"
         )
-    lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
+    lines += _of_tied(facts.tied)
     lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
+    return lines
+
+
+def _of_tied(tied: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each tied weight, and one for all that two modules share, as where one is registered twice."""
+    shared: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for names in tied:
+        parts = [name.split(".") for name in names]
+        while all(len(each) > 1 for each in parts) and len({each[-1] for each in parts}) == 1:
+            parts = [each[:-1] for each in parts]
+        shared.setdefault(tuple(map(".".join, parts)), []).append(names)
+    lines = []
+    for modules, weights in shared.items():
+        several = len(weights) > 1
+        names = " = ".join(map(one_line, modules if several else weights[0]))
+        lines.append(f"{names}: {f'{len(weights)} weights of each are ' if several else ''}tied")
     return lines
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from faultline.base.errors import TargetFailed
 from faultline.base.text import one_line
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.cells.finding import split_factor
 from faultline.check import cell as checked_cell
@@ -39,9 +39,10 @@ def agreed_references(result: Result) -> tuple[str, ...]:
 
 def agrees_with_neither(result: Result) -> str:
     """That a cell agrees with no single process, and the factor to one of them, if there is one; empty where it agrees
-    with one, or was held against one alone."""
+    with one, was held against one alone, or where nothing but the ranks' buffers is unlike."""
     rows = other_run(result, ROWS)
-    if not rows or not rows.outcome == result.outcome == Outcome.DIVERGES:
+    apart = result.signature == Signature.BUFFERS_APART
+    if apart or not rows or not rows.outcome == result.outcome == Outcome.DIVERGES:
         return ""
     factors = {what: split_factor(text)[0] for what, text in ((SHARES, result.detail), (ROWS, rows.detail))}
     known = [f": {factor}, against {BESIDE[what]}" for what, factor in factors.items() if factor]

@@ -25,7 +25,7 @@ class Facts:
     - `overlapping`: parameters that are other ones and share memory; `complex_valued`: those of complex numbers;
       `sparse`: those that get sparse gradients; `hooked`: those with hooks on their gradients
     - `of_loss`: trainable parameters that the loss has and the model hasn't
-    - `unregistered`: attributes that hold trainable weights in a plain list or dictionary
+    - `unregistered`: attributes that hold trainable weights as plain tensors, or in a plain list or dictionary
     - `collectives`: those that a rank's model or loss calls by itself, with their places
     - `units`: the classes of modules of which FSDP makes units
     - `whole_apart`: how far the loss of all rows is from the mean of the ranks' losses, relative to the larger

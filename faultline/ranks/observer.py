@@ -40,6 +40,7 @@ class Observer:
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
         self._layers = checkpointed(model)
+        self._with_state = {each for each in model.modules() if [*each.parameters(), *each.buffers()]}
         self._units = innermost(model, blocks(model)) if alone else {}
         self._tied = tied(model)
         self._hooked = tuple(name for name, each in model.named_parameters() if each._backward_hooks) if alone else ()
@@ -87,7 +88,7 @@ class Observer:
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         name = self._name_of(module)
         if name is not None:
-            if name and "" not in self._inside:
+            if name and "" not in self._inside and module in self._with_state:  # a plain loss asks no wrapper
                 self._without_root.setdefault(name)
             around = [self._names[unit] for unit in self._units.get(module, ())]
             if not {*around} & {*self._inside}:

@@ -43,7 +43,7 @@ from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_rep
 from faultline.report.claims import ORDER
 from faultline.runs import measurement, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
-from faultline.runs.results import Checked, Deviation, RankError, RankResult
+from faultline.runs.results import Beside, Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
 from faultline.stacks.environments import Environment
 from tests.support import entries, reports
@@ -266,6 +266,13 @@ def unmoved(*names, mode="reentrant"):
     return entry("diverges", f"fsdp1-full/{mode}", signature="unmoved", finding=finding, facts=facts)
 
 
+def spoiled(parameter):
+    """The result under ZeRO-3 of a model with a weight that is read elsewhere, where this gradient differs first."""
+    finding = Finding(first=Difference(1, 0, "backward", "", 0.5, parameter))
+    facts = replace(FACTS, read_outside=("emb.weight",), tied=(("emb.weight", "head.weight"),))
+    return entry("diverges", "zero3", signature="differs", finding=finding, facts=facts)
+
+
 DOUBLE, CUT = "zero_double_reduction", "reentrant_frozen_embeddings_adapters"
 
 
@@ -287,6 +294,10 @@ DOUBLE, CUT = "zero_double_reduction", "reentrant_frozen_embeddings_adapters"
         (unmoved("bs.0.w", mode="off"), None, ""),
         (unmoved("bs.0.w", "head.w"), None, ""),
         (unmoved("bs.01.w"), None, ""),
+        # A weight that is read elsewhere spoils its own gradient, and no other's before.
+        (spoiled("emb.weight"), "penalty_outside_forward", "likely"),
+        (spoiled("head.weight"), "penalty_outside_forward", "likely"),
+        (spoiled("norm.weight"), None, ""),
     ],
 )
 def test_a_failure_is_known_by_what_it_says_does_and_needs_of_a_model(result, name, sure):
@@ -674,6 +685,13 @@ def test_an_adapter_that_never_moves_is_the_first_thing_told():
     assert model_facts.of_model(FACTS) == []
 
 
+def test_weights_that_modules_share_are_told_in_a_line():
+    """Breaks when an answer drowns in the weights of a module that its model has under two names."""
+    twice = [(f"a.0.{name}", f"b.{name}") for name in ("0.weight", "0.bias")]
+    facts = replace(FACTS, tied=(*twice, ("emb.weight", "head.weight")))
+    assert model_facts.of_model(facts) == ["a.0 = b: 2 weights of each are tied", "emb.weight = head.weight: tied"]
+
+
 def test_what_is_not_proven_is_no_difference():
     """Breaks when a cell of which nobody knows which strategy ran counts as one that differs, or as one that agrees."""
     answer = view.verdict([entry(), entry("invalid")])
@@ -897,3 +915,13 @@ def test_a_package_that_is_broken_is_told_with_its_cause(tmp_path, error):
     except error as raised:
         message, _ = checking.explained(error_report(raised), tmp_path)
     assert "Could not import X, because of OSError: libcudart.so.12" in message
+
+
+def test_ranks_with_unlike_buffers_are_held_against_no_process():
+    """Breaks when a BatchNorm whose gradients are those of one process is said to agree with neither process."""
+    checked = Checked(beside=(Beside(variations.ROWS, "diverges", "differs", ""),))
+    answers = {
+        signature: variations.agrees_with_neither(entry("diverges", "zero2", signature=signature, checked=checked))
+        for signature in ("buffers-apart", "differs")
+    }
+    assert not answers["buffers-apart"] and answers["differs"].startswith("agrees neither with the mean")

@@ -272,7 +272,9 @@ def test_weights_in_a_plain_list_are_named():
     model.layers[0].hidden = [nn.Linear(2, 2)]
     model.recurrent = nn.GRU(2, 2)
     del model.recurrent._parameters["weight_hh_l0"]  # as a dropout of weights puts another tensor in its place
-    assert loss_state.unregistered(model) == ["blocks", "heads", "scales", "layers.0.hidden"]
+    model.alphas, model.layers[0].scaled = torch.zeros(1, requires_grad=True), model.layers[0].weight * 2
+    model.register_buffer("mean", torch.zeros(1, requires_grad=True))
+    assert loss_state.unregistered(model) == ["blocks", "heads", "scales", "alphas", "layers.0.hidden"]
 
 
 def test_what_only_peft_has_around_a_model_is_no_unit():
@@ -378,14 +380,16 @@ def test_what_modules_do_is_seen():
 
 @pytest.mark.parametrize(("call", "outside"), [(lambda b, x: b(x), ()), (lambda b, x: b[1](b[0](x)), ("0", "1"))])
 def test_what_blocks_share_is_part_of_each(call, outside):
-    """Breaks when an activation that blocks share is said to run where its block doesn't."""
+    """Breaks when an activation that blocks share is said to run where its block doesn't; or one without weights, as
+    a loss is, where the model's own forward pass doesn't."""
     shared = nn.PReLU()
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), shared), nn.Sequential(nn.Linear(2, 2), shared))
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), shared, nn.Tanh()), nn.Sequential(nn.Linear(2, 2), shared))
     model._no_split_modules = ["Sequential"]
     watched = observer.Observer(model, alone=True)
     with watched.step():
         call(model[1], call(model[0], torch.ones(1, 2))).sum().backward()
     assert watched.facts().without_unit == outside
+    assert "0.0" in watched.facts().without_root and "0.2" not in watched.facts().without_root
 
 
 @pytest.mark.parametrize("mended", [False, True])

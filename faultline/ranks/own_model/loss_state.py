@@ -41,24 +41,24 @@ def parameters(holders: Sequence[Any], model: torch.nn.Module) -> list[str]:
 
 
 def unregistered(model: torch.nn.Module) -> list[str]:
-    """The attributes of a model's modules that hold trainable weights in a plain list or dictionary, where
-    `parameters()` doesn't find them."""
-    registered = {id(parameter) for parameter in model.parameters()}
+    """The attributes of a model's modules that hold trainable weights as plain tensors, or in a plain list or
+    dictionary, where `parameters()` doesn't find them."""
+    registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return [
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
         for name, value in vars(module).items()
-        if isinstance(value, (list, tuple, dict))
+        if isinstance(value, (list, tuple, dict, torch.Tensor))
         and not (isinstance(module, torch.nn.RNNBase) and name == "_flat_weights")  # torch's own list
         and any(each.requires_grad and id(each) not in registered for each in _weights(value))
     ]
 
 
-def _weights(value: Any, depth: int = 0) -> Iterator[torch.nn.Parameter]:
-    """The parameters that a value has, in modules and containers."""
+def _weights(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The parameters that a value has, in modules and containers, and the tensors that nothing has computed."""
     if isinstance(value, torch.nn.Module):
         yield from value.parameters()
-    elif isinstance(value, torch.nn.Parameter):
+    elif isinstance(value, torch.Tensor) and value.is_leaf:
         yield value
     elif isinstance(value, (list, tuple, dict)) and depth < DEEPEST:
         for each in value.values() if isinstance(value, dict) else value:
