@@ -60,7 +60,15 @@ def _other_world(cell: Cell, variant: Variant) -> bool:
 
 def _mechanism_only(cell: Cell, variant: Variant) -> bool:
     mechanism = variant.remedy == "broken" and not variant.trainer and cell.checkpointing != "non-reentrant"
-    return strategies.mechanism_only(cell.strategy) and not mechanism and cell.strategy not in variant.strategies
+    return strategies.mechanism_only(cell.strategy) and not mechanism and not _is_named(cell, variant)
+
+
+def _named_only(cell: Cell, variant: Variant) -> bool:
+    return cell.strategy in strategies.family(cell.strategy).named_only and not _is_named(cell, variant)
+
+
+def _is_named(cell: Cell, variant: Variant) -> bool:
+    return cell.strategy in variant.strategies
 
 
 def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
@@ -106,6 +114,7 @@ def not_by_default() -> tuple[Exclusion, ...]:
     usual, one_rank = strategies.usual_names(), strategies.one_rank_names()
     others = [str(size) for size in WORLD_SIZES if size != 2]
     four_ranks = [name for name in usual if strategies.distributed(name)]
+    named = [name for name in strategies.names() if name in strategies.family(name).named_only]
     few = [name for name in strategies.names() if strategies.mechanism_only(name)]
     return (
         Exclusion(
@@ -134,6 +143,11 @@ def not_by_default() -> tuple[Exclusion, ...]:
             " checkpointing and with reentrant, and for variants that name them",
             _mechanism_only,
             ("strategy", "world_size"),
+        ),
+        Exclusion(
+            f"{listing(named)} run for variants that name them: those with a mixture of experts",
+            _named_only,
+            ("strategy",),
         ),
         *(Exclusion(axis.rule, functools.partial(_not_asked_for, axis), (axis.name,)) for axis in OPTIONAL),
         Exclusion("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),

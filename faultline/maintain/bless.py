@@ -27,6 +27,7 @@ def bless(
     rules: Sequence[Rule],
     cells: Collection[Cell],
     since: Versions = (),
+    reasons: Mapping[Cell, str] | None = None,
 ) -> tuple[Rule, ...]:
     """The failure's rules after a run of some of its `cells`, which did what was observed.
 
@@ -36,7 +37,7 @@ def bless(
     versions than this stack's stay in front. A rule of a report is measured once a cell did what it says.
 
     `since` has the versions that alone do what is new, such as ``(("trl", ">=1.17"),)``: of older stacks the rules say
-    what they said.
+    what they said. `reasons` are those that cells gave for being impossible.
     """
     rules = _confirmed(rules, observed, versions)
     holding = [rule for rule in rules if holds(rule, versions)]
@@ -44,7 +45,7 @@ def bless(
         cell: replace(known, versions=since) if since else known
         for cell, did in observed.items()
         if verdict(ruled(holding, cell, versions), *did) != "expected"
-        for known in [_known_result(holding, *did)]
+        for known in [_known_result(holding, *did, (reasons or {}).get(cell, ""))]
     }
     if not news:
         return tuple(rules)
@@ -147,10 +148,10 @@ def _anywhere(rule: Rule) -> Rule:
     return replace(rule, **nowhere)
 
 
-def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
-    """The result of the first rule with this outcome and signature, with its notes; else one without notes."""
-    plain = Rule(outcome=outcome, signature=(signature,) if signature else ())
-    for rule in rules if outcome != Outcome.TRAINS else ():
+def _known_result(rules: Iterable[Rule], outcome: str, signature: str, reason: str) -> Rule:
+    """The result of the first rule with this outcome and signature, with its notes; else one with this reason alone."""
+    plain = Rule(outcome=outcome, signature=(signature,) if signature else (), reason=reason)
+    for rule in rules if outcome != Outcome.TRAINS and not reason else ():
         if rule.outcome == outcome and (signature in rule.signature or rule.signature == plain.signature):
             return replace(_anywhere(rule), not_measured=False)
     return plain

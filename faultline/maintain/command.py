@@ -8,6 +8,7 @@ from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import plain
 from faultline.catalogue.loading import failure_named, failures
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
@@ -29,7 +30,8 @@ def bless(run: str, only: str, check: bool) -> int:
         file = REPROS / name / "expected.toml"
         observed = {cell: did for cell, did in results.outcomes(entries).items() if cell.failure == name}
         cells = select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
-        rules = blessing.bless(failure, observed, versions(), expected.load(file), cells)
+        reasons = {each.cell: plain(each.detail) for each in entries if each.outcome == Outcome.IMPOSSIBLE}
+        rules = blessing.bless(failure, observed, versions(), expected.load(file), cells, reasons=reasons)
         old = file.read_text(encoding="utf-8") if file.exists() else ""
         text = expected.to_toml(rules)
         difference = blessing.difference(old, text, file)

@@ -136,6 +136,7 @@ class Family:
     resizes: bool = False
     broadcasts_buffers: bool = False
     mechanism_only: bool = False
+    named_only: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     one_rank: tuple[str, ...] = ()
     least_ranks: Mapping[str, int] = field(default_factory=dict)
@@ -237,7 +238,7 @@ def usual_ranks(name: str) -> int:
 
 @functools.cache
 def mechanism_only(name: str) -> bool:
-    """Whether the default matrix has a strategy for broken variants at scenario level alone."""
+    """Whether the default matrix has a strategy for broken variants at scenario level, and those that name it."""
     return family(name).mechanism_only or usual_ranks(name) > 2
 
 

@@ -110,7 +110,11 @@ def arguments(options: Options, setup: Setup) -> dict[str, object]:
 
 
 def accelerate(options: Options, setup: Setup) -> dict[str, object]:
-    raise Impossible("accelerate is given a model that is sharded already: none of its arguments asks for it")
+    if options.fsdp:
+        raise Impossible("accelerate refuses a model with DTensors that no tensor parallelism explains")
+    from accelerate import ParallelismConfig
+
+    return {"parallelism_config": ParallelismConfig(tp_size=setup.world_size)}
 
 
 def parameters(model: Any) -> Tensors:
@@ -125,20 +129,12 @@ def evidence(model: Any) -> dict[str, object]:
     from torch.distributed.tensor import DTensor
 
     sharded = [p for p in model.parameters() if isinstance(p, DTensor)]
-    axes = {
-        name
-        for p in sharded
-        for name, at in zip(p.device_mesh.mesh_dim_names or (), p.placements, strict=True)
-        if at.is_shard()
-    }
-    experts = [module for module in model.modules() if getattr(module, "_is_expert_parallel", False)]
+    meshes = {p.device_mesh for p in sharded}
     shards = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
     return {
         "wrapper": "DTensor" if sharded else type(model).__name__,
-        "tp_size": max(getattr(module, "_tp_size", None) or 1 for module in model.modules()),
+        "mesh": {name: mesh.size(axis) for mesh in meshes for axis, name in enumerate(mesh.mesh_dim_names or ())},
         "fsdp_units": len(fsdp_units(model)),
-        "sharded_over": sorted(axes),
-        "expert_parallel": len(experts),
         "plain": len([*model.parameters()]) - len(sharded),
         "bytes_held": nbytes(shards),
         "bytes_whole": nbytes(model.parameters()),
@@ -152,16 +148,14 @@ def prepared(options: Options) -> dict[str, object]:
 def doubts(options: Options, evidence: Evidence) -> list[str]:
     if evidence["wrapper"] != "DTensor":
         return ["no parameter of the model is sharded"]
-    wanted = sizes(options, evidence["world_size"])
-    wrong = [f"its tp_size is {evidence['tp_size']}"] if evidence["tp_size"] != wanted["tp_size"] else []
-    over = evidence["sharded_over"]
-    wrong += [
-        f"nothing is sharded over {axis}" for axis in ("tp", "fsdp") if wanted[f"{axis}_size"] > 1 and axis not in over
-    ]
+    asked = sizes(options, evidence["world_size"])
+    mesh = {axis: size for axis, size in evidence["mesh"].items() if size > 1}
+    wrong = []
+    wanted = {name.removesuffix("_size"): size for name, size in asked.items()}
+    if mesh != {axis: size for axis, size in wanted.items() if size > 1 or getattr(options, axis, False)}:
+        wrong.append(f"its mesh is {mesh}")
     if bool(evidence["fsdp_units"]) != options.fsdp:
         wrong.append(f"it has {evidence['fsdp_units']} FSDP units")
-    if bool(evidence["expert_parallel"]) != options.ep:
-        wrong.append(f"{evidence['expert_parallel']} modules are expert parallel")
     if evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong
@@ -186,6 +180,7 @@ FAMILY = Family(
     holds=lambda options: Holds.SHARDS if options.fsdp else Holds.PARTS,
     package="transformers",
     mechanism_only=True,
+    named_only=("tp-ep", "ep-fsdp"),
     least_ranks={name: nodes.RANKS if name in ("native-hsdp", "fsdp-tp") else 2 for name in STRATEGIES},
     buffers="ranks keep their own buffers",
 )

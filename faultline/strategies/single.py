@@ -38,7 +38,7 @@ def prepared(options: None) -> dict[str, object]:
 
 
 def doubts(options: None, evidence: Evidence) -> list[str]:
-    wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
+    wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "DTensor")
     wrapped = evidence["wrapper"] in wrappers or evidence["wrapper"].startswith("FSDP")  # FSDP2 renames the class
     return [f"the model is wrapped in {evidence['wrapper']}"] if wrapped else []
 

@@ -3,7 +3,7 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 PEFT = "https://github.com/huggingface/peft/issues/3628"
-SHARDED = ("tp", "tp-ep", "native-hsdp", "fsdp-tp")
+SHARDED = ("tp", "native-hsdp", "fsdp-tp")
 
 FAILURE = Failure(
     title="LoRA gets the size of a shard on a model that was sharded as it was loaded",

@@ -83,7 +83,7 @@ def test_a_readme_without_its_two_markers_or_a_run_of_it_is_left_alone(tmp_path,
 def test_strategies_that_do_the_same_share_a_line():
     lines = readmes.measured_part(FAILURE, run()).splitlines()
     others = "single, `ddp*`, `zero0*`, `zero1*`, `zero2*`, fsdp1-full, fsdp1-grad-op, fsdp1-no-shard,"
-    others += " fsdp2, fsdp2-no-reshard"
+    others += " fsdp2, fsdp2-no-reshard, `tp*`, ep-fsdp, native-fsdp"
     zero3 = "zero3, `zero3-offload*`, zero3-small"  # strategies of four ranks are not in the run
     assert lines[0] == "Measured with torch 2.13.0, on the CPU with gloo, in fp32 on 2 ranks (`single`: one process)."
     assert lines[2:8] == [

@@ -21,7 +21,7 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import main, plain_loop
 from faultline.ranks.run import Run
 from faultline.scenario import Scenario, building
-from faultline.strategies import Holds, Setup, fsdp2, nodes, releases, shared, zero, zero_tensors
+from faultline.strategies import Holds, Setup, fsdp2, native, nodes, releases, shared, zero, zero_tensors
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
 from tiny_models.per_image_vision import per_image_vision_model
@@ -41,8 +41,9 @@ def setup(**changes):
 
 def test_strategies_go_from_one_process_to_the_most_sharded_each_once_and_whole():
     families = [strategies.family_name(name) for name in NAMES]
-    assert list(dict.fromkeys(families)) == ["single", "ddp", "zero", "fsdp1", "fsdp2"]
-    assert families == sorted(families, key=["single", "ddp", "zero", "fsdp1", "fsdp2"].index), "families are mixed"
+    order = ["single", "ddp", "zero", "fsdp1", "fsdp2", "native"]
+    assert list(dict.fromkeys(families)) == order
+    assert families == sorted(families, key=order.index), "families are mixed"
     stages = [strategies.options(name).zero["stage"] for name in NAMES if name.startswith("zero")]
     assert stages == sorted(stages) and set(stages) == {0, 1, 2, 3}
     results = [name for family in strategies.families().values() for name in family.strategies]
@@ -287,6 +288,10 @@ def good(name):
         reshard = options.reshard_after_forward
         seen |= {"wrapper": ("FSDPModule",), "units": (3, 1), "reshard_after_forward": (reshard, not reshard)}
         seen |= nodes | sharded
+    elif family == "native":
+        asked = {axis.removesuffix("_size"): size for axis, size in native.sizes(options, world).items()}
+        seen |= {"wrapper": ("DTensor",), "mesh": ({axis: size for axis, size in asked.items() if size > 1}, {})}
+        seen |= sharded | {"fsdp_units": (3, 0) if options.fsdp else (0, 3)}
     else:
         seen |= of_zero(options.zero, world) | (sharded if options.zero["stage"] == 3 else {})
     return {key: pair[0] for key, pair in seen.items()}, {key: pair[1] for key, pair in seen.items() if len(pair) > 1}
@@ -325,7 +330,7 @@ def doubts(name, results):
 def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
     results, changes = good(name)
     assert doubts(name, results) == []
-    in_parts = strategies.holds(name) in (Holds.SHARDS, Holds.NODE_SHARDS)
+    in_parts = strategies.holds(name) in (Holds.SHARDS, Holds.NODE_SHARDS, Holds.PARTS)
     assert (results["bytes_held"] < results["bytes_whole"]) == in_parts, "its family says otherwise"
     for key, value in changes.items():
         [doubt] = doubts(name, {**results, key: value})
