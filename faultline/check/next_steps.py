@@ -217,7 +217,7 @@ def unlike_modules(group: Group) -> list[str]:
     if not names:
         return []
     so = "so that their collectives don't match" if ended else "and one without them brings nothing to their gradients"
-    how = "run all of them on every rank, and add 0 times what isn't needed to the loss"
+    how = "run all of them on every rank, in one order, and add 0 times what isn't needed to the loss"
     return [f"ranks run different modules ({first_names([*names])}), {so}: {how}"]
 
 

@@ -62,7 +62,9 @@ def _note(called: dict[str, None], name: str, modules: Container[torch.nn.Module
         caller = caller.f_back
     if not caller or is_ours(caller.f_code.co_filename):
         return
-    if caller.f_globals.get("__name__", "").partition(".")[0] not in ENGINES:
+    name_of_caller = caller.f_globals.get("__name__", "")
+    native = name_of_caller.startswith("transformers.distributed.")  # an engine, too
+    if name_of_caller.partition(".")[0] not in ENGINES and not native:
         place = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
         called.setdefault(f"{name}{_caller(caller, modules)} ({place})")
 

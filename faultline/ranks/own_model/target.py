@@ -15,6 +15,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+
+import tiny_models
 from torch.nn.parameter import is_lazy
 
 from faultline.base.errors import Impossible, Refused
@@ -59,6 +61,8 @@ class Module:
         called.clear()  # what makes a model trains nothing
         model, loss, batch = parts(built)
         model, cast = in_fp32(model)
+        if self.target.function:  # a config's model is loaded as it is built
+            model = tiny_models.loaded(model)
         model = ready(model, self.target.lora, self.target.units)
         modules.update(model.modules())
         observer = Observer(model, alone=setup.reference)
