@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from faultline import strategies
 from faultline.base.axes import DEVICES, NAMES
 from faultline.base.errors import UsageError, unknown
 from faultline.base.packages import STACK
@@ -112,6 +113,8 @@ def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Exp
 
     No rule was measured on more than four ranks: more are expected to do what four do.
     """
+    if not _exists(cell.strategy, versions):
+        return Expectation(Outcome.IMPOSSIBLE)
     cell = replace(cell, world_size=min(cell.world_size, MEASURED))
     rule = first_rule(rules, cell, versions) or TRAINS
     basis = Basis.MEASURED
@@ -119,6 +122,12 @@ def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Exp
         follows = not rule.device and rule == (first_rule(rules, on_cpu(cell), versions) or TRAINS)
         basis = Basis.REPORT if rule.not_measured else Basis.CPU if follows else Basis.MEASURED
     return Expectation(rule.outcome, rule.signature, rule.record, basis)
+
+
+def _exists(strategy: str, versions: Mapping[str, str]) -> bool:
+    """Whether these versions, as far as they are known, have a strategy."""
+    needed = strategies.needs(strategy)
+    return all(_contains(specifier, versions[name]) for name, specifier in needed.items() if name in versions)
 
 
 def on_cpu(cell: Cell) -> Cell:

@@ -139,6 +139,7 @@ class Family:
     named_only: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     one_rank: tuple[str, ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
     least_ranks: Mapping[str, int] = field(default_factory=dict)
 
     argument_names: tuple[str, ...] = ()
@@ -222,6 +223,11 @@ def casts(name: str) -> bool:
 def package(name: str) -> str:
     """The package whose engine a strategy is; torch for one that there is none of any more."""
     return family(name).package if name in _index() else "torch"
+
+
+def needs(name: str) -> Mapping[str, str]:
+    """The versions of packages that have a strategy, as specifiers; empty for one that there is none of any more."""
+    return family(name).needs if name in _index() else {}
 
 
 @functools.cache

@@ -179,6 +179,7 @@ FAMILY = Family(
     data_place=data_place,
     holds=lambda options: Holds.SHARDS if options.fsdp else Holds.PARTS,
     package="transformers",
+    needs={"transformers": ">=5.16"},
     mechanism_only=True,
     named_only=("tp-ep", "ep-fsdp"),
     least_ranks={name: nodes.RANKS if name in ("native-hsdp", "fsdp-tp") else 2 for name in STRATEGIES},
