@@ -15,10 +15,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-
-import tiny_models
 from torch.nn.parameter import is_lazy
 
+import tiny_models
 from faultline.base.errors import Impossible, Refused
 from faultline.cells.finding import first_names
 from faultline.ranks import checkpointing
