@@ -163,9 +163,10 @@ def every_rule() -> tuple[Exclusion, ...]:
 def exportable(cell: Cell, signature: str) -> bool:
     """Whether there may be a file of a cell by itself, of which the signature is known.
 
-    None resumes with ranks of another number, as yet; and none compares buffers.
+    None resumes with ranks of another number or loads a model in shards, as yet; and none compares buffers.
     """
-    return cell.life != "resized" and signature not in BUFFERS
+    loads = strategies.family(cell.strategy).load_model
+    return cell.life != "resized" and signature not in BUFFERS and not loads
 
 
 def possible(cell: Cell, variant: Variant) -> bool:
