@@ -110,7 +110,9 @@ class ExportedCell:
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
     if not rules.exportable(cell, ""):
-        raise NotExportable(f"no file resizes a cell or loads a model in shards yet; `faultline run --cell {cell.id}` runs it", cell.id)
+        raise NotExportable(
+            f"no file resizes a cell or loads a model in shards yet; `faultline run --cell {cell.id}` runs it", cell.id
+        )
     failure = loading.failures()[cell.failure]
     rule = expected.first_rule(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):

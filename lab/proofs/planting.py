@@ -27,6 +27,8 @@ TRAINER = "grpo_lora_no_grad", "sft-broken"
 ACCUMULATED = "zero12_manual_ga_keeps_last_microbatch", "native"
 WEIGHTED = "custom_loss_ignores_num_items", "num_items"  # a loss of one's own, and unequal micro-batches
 
+OF_LOADED = ("moe_aux_loss_times_world_size", "divided"), ("zero0_bf16_loss_scale", "broken")
+
 # Ways to do one thing: each strategy takes the first that trains under it.
 BY_HAND = tuple(("zero12_manual_ga_keeps_last_microbatch", variant) for variant in ("broken", "boundary"))
 MERGED = "fsdp_sharded_save_model_writes_nothing", "merge"
@@ -35,10 +37,14 @@ SAVED_BY_ALL = ("rank0_only_save", "all_ranks"), MERGED
 RESUMED = "rank0_only_save", "resumed_all_ranks"  # under DDP, with all that each rank resumes from
 
 
+LOADED = [name for name in strategies.names() if strategies.family(name).load_model]
+"""Those whose models are loaded in shards, which have cells of their own."""
+
+
 def all_but(reasons: Mapping[str, str]) -> list[str]:
-    """Every strategy but those that these patterns name, each with its reason: a new one is tried by itself."""
+    """Every other strategy but those that these patterns name, each with its reason: a new one is tried by itself."""
     assert all(fnmatch.filter(strategies.names(), pattern) for pattern in reasons), "a pattern names no strategy"
-    return [name for name in strategies.names() if not text.matches(name, tuple(reasons))]
+    return [name for name in strategies.names() if name not in LOADED and not text.matches(name, tuple(reasons))]
 
 
 def that_hold(*what: Holds) -> list[str]:
@@ -181,6 +187,13 @@ FAULTS = {name: fault for name, (fault, _, _) in TRAINING.items()} | {
 """What is seeded into cells, by the name that a result has of it."""
 IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split()
 """Those that are seeded into bf16 as well: they could hide in its rounding, or in weights that are not read."""
+IN_LOADED = (
+    "LOST_CONTRIBUTION STALE_WEIGHTS STALE_SHARD NAN_LOSS NAN_WEIGHT DRIFT DEAD_SHARDS UNREDUCED_EVERYWHERE"
+    " UNREDUCED_ON_ONE_RANK".split()
+)
+"""Those of every model that is loaded in shards."""
+IN_OTHER_ROWS = ("SCALED_BY_WORLD_SIZE", "WRONG_TOKEN_WEIGHT", "SAME_ROWS")
+"""Those of ranks that don't all share one batch."""
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
 DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
@@ -196,6 +209,9 @@ def planted() -> Iterator[Planted]:
         if fault == "STALE_WEIGHTS":  # one step back may be all that a weight has moved in bf16
             named = replace(named, signature="differs|unmoved")
         yield from _each(fault, (FULL,), SUBSET, named, "bf16")
+    for fault in (*IN_LOADED, *IN_OTHER_ROWS):
+        names = [name for name in LOADED if fault in IN_LOADED or strategies.data_world(name, 4) > 1]
+        yield from _each(fault, OF_LOADED, names, TRAINING[fault][2])
     frozen = TRAINING["FROZEN_ADAPTER"][2]
     yield from _each("FROZEN_ADAPTER", (LORA,), EVERY, frozen)
     # Nothing is left to train, and every engine says so before the first step.

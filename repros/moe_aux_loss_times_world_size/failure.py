@@ -14,7 +14,7 @@ FAILURE = Failure(
     upstream="huggingface/transformers",
     checkpointing=("off",),  # checkpointing has no part in how a loss is scaled
     variants=(
-        Variant("divided", strategies=SOME),
+        Variant("divided", strategies=(*SOME, "tp", "tp-ep", "ep-fsdp", "native-fsdp")),
         *variants("broken aux_apart divided local_counts", trainer="trainer", strategies=SOME),
         Variant(
             "accumulated",

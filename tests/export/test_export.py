@@ -473,7 +473,10 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
         ("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu", "did you mean zero_double_reduction/broken"),
         ("nonsense", "not a cell"),
         ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu", "create_reference_model refuses"),
-        ("data_loader_starts_again/broken/ddp/off/fp32/w2/resized/cpu", "no file resizes a cell or loads a model in shards yet"),
+        (
+            "data_loader_starts_again/broken/ddp/off/fp32/w2/resized/cpu",
+            "no file resizes a cell or loads a model in shards yet",
+        ),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, cell, expected):
