@@ -176,13 +176,13 @@ def _nearest(failure: Failure, known: Symptoms, report: _Report) -> NearMatch:
     """The symptom to which a report comes nearest, and where."""
 
     def near(symptom: Symptom) -> NearMatch:
-        shows = weights().get(symptom.text, {})
-        apart = APART * sum(shows[term] for term in shows.keys() & report.everywhere)
+        shows = weights().get(symptom.text, {})  # summed exactly, as a set has another order in each process
+        apart = APART * math.fsum(shows[term] for term in shows.keys() & report.everywhere)
         words, together = max(
-            ((words, sum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
+            ((words, math.fsum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
             key=lambda each: each[1],
         )
-        return NearMatch(failure, symptom, max(together, apart) / (sum(shows.values()) + MORE), words)
+        return NearMatch(failure, symptom, max(together, apart) / (math.fsum(shows.values()) + MORE), words)
 
     return max(map(near, known.symptom), key=lambda each: each.nearness)
 
