@@ -264,26 +264,6 @@ def test_a_cause_is_named_and_no_other(run, model, strategy, named):
     assert (match and match.failure.name) == (named or None)
 
 
-def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
-    """ZeRO-2 and FSDP2 put the gradients of different parameters together without a word; FSDP1 and DDP that asks for
-    unused parameters cope."""
-    result = run("experts", "zero2")
-    assert result.checked.facts.unequal == ("left", "right")
-    assert (result.outcome, result.finding.first.phase) == ("diverges", "backward")
-    assert run("experts", "ddp-find-unused").outcome == "trains"
-    died = run("experts", "ddp")
-    assert known.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
-
-
-def test_a_silent_failure_is_found_placed_and_recognised(run):
-    """A tower that runs once per image, under ZeRO-3 with small buckets: no error, and wrong gradients."""
-    result = run("per_image", "zero3-small", "reentrant")
-    assert (result.outcome, result.finding.first.phase) == ("diverges", "backward")
-    assert result.finding.first.module.startswith("vpm.")
-    assert known.recognised(result)[0].failure.name == "zero_double_reduction"
-    assert run("per_image", "zero3-small", "non-reentrant").outcome == "trains"
-
-
 def test_a_config_with_an_adapter_is_checked(run):
     result = run(QWEN2, "zero3", "non-reentrant", lora="r=4,target=all-linear")
     assert result.outcome == "trains", result.detail

@@ -324,18 +324,6 @@ def looked(row):
     return bisection.boundary(len(row), look), places
 
 
-@given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count))))
-def test_every_boundary_is_found_with_few_looks(case):
-    """Breaks when a pair of releases is wrong, or a bisect makes more environments than it must."""
-    count, old = case
-    results, places = looked([False] * old + [True] * (count - old))
-    looks = 1 + ceil(log2(count))  # seven for forty releases
-    assert len(places) == len(set(places)) <= looks, "more looks than a binary search needs"
-    assert not results.between and not results.skipped
-    assert results.before == (old - 1 if old else None)
-    assert results.after == (old if old < count else None)
-
-
 @given(ROWS)
 def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
     """Breaks when a pair's sides do the same, or a release that can't be installed is blamed or cleared."""
