@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from math import ceil, log2
 
 import pytest
 from hypothesis import given
@@ -352,18 +351,6 @@ def test_a_row_of_skips_is_left_in_strides():
 
 
 NAMES = [f"package{number}" for number in range(12)]
-SETS = st.sets(st.sampled_from(NAMES), min_size=1)
-
-
-@given(SETS, st.sets(st.integers(1, 12)))
-def test_the_smallest_set_of_a_cause_is_that_cause(cause, first):
-    """Breaks when an innocent package is blamed, or half of a pair is, or each one takes an environment."""
-    asked = []
-    results = bisection.smallest(NAMES, lambda items: asked.append(items) or cause <= set(items), sorted(first))
-    assert set(results.items) == cause and results.minimal
-    assert first or len(asked) <= len(cause) * (1 + ceil(log2(len(NAMES))))
-
-
 ANSWERS = st.dictionaries(st.frozensets(st.sampled_from(NAMES[:5])), st.sampled_from([True, False, None]))
 
 

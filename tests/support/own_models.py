@@ -463,7 +463,6 @@ cut_off = partial(built, CutOff, rows=lambda: {"x": torch.arange(4), "y": torch.
 # Mistakes.
 
 no_graph = partial(built, loss=lambda model, batch: loss(model, batch).detach())
-wrong_shapes = partial(built, lambda: nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)))
 
 
 def exits():
