@@ -19,6 +19,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells.words import in_order
 from faultline.observations import remedies
+from faultline.observations.answers import CellAnswer
 
 Form = Literal["text", "json", "sarif", "github"]
 
@@ -197,7 +198,7 @@ def in_recipes(recipes: Mapping[str, Project]) -> list[AuditFinding]:
     """The findings of each recipe put together: of a failure the surest, with the recipes for which it is as sure."""
     answers: dict[object, list[AuditFinding]] = {}
     groups: dict[str, list[tuple[str, AuditFinding]]] = {}
-    shows: dict[object, dict[tuple[str, object], tuple[bool | None, str]]] = {}
+    shows: dict[object, dict[tuple[str, object], CellAnswer]] = {}
     for name, project in recipes.items():
         asked = frozenset((package, each.text) for package, each in project.versions.items())
         key = (frozenset(project.left.items()), asked, project.ignored)

@@ -16,6 +16,7 @@ from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import Cell
 from faultline.cells.words import group_strategies, in_order, in_words
 from faultline.observations import answers, history, measured
+from faultline.observations.answers import CellAnswer, DoubtKind
 from faultline.observations.ranges import Range
 
 AXES = ("strategy", "checkpointing", "precision")
@@ -119,7 +120,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
     any_other = bool(unknown) and not (variant.any_trainer and "trainer" in project.left)
     needed = [need for need in variant.needs if project.left.get(need) == YES]
     missing = [need for need in variant.needs if need not in needed]
-    whys = {why: cell for cell, (shows, why) in states.items() if shows is None}
+    whys = {why: cell for cell, (_, why) in states.items() if why}
     undecided = _undecided(failure, variant, shown, [*states], project)
     about = {name for condition in undecided for name in condition.about}
     holds += needed
@@ -159,7 +160,7 @@ def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list
     return [], [Open(("trainer",), "")]  # in words once it is known which variants are alike
 
 
-def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, tuple[bool | None, str]]:
+def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, CellAnswer]:
     """Whether each cell in the variant's places shows the failure with the project's releases, or why that isn't known.
 
     If one does, the cells that weren't measured with such releases say nothing beside it.
@@ -171,12 +172,11 @@ def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, 
     ]
     states = {cell: _state(failure, cell, project) for cell in among}
     if any(shows for shows, _ in states.values()):
-        unmeasured = (answers.TODAY_ONLY, answers.NOT_BEFORE, answers.FEW)
-        states = {cell: state for cell, state in states.items() if state[1] not in unmeasured}
+        states = {cell: state for cell, state in states.items() if not state.doubt or state.doubt.kind != DoubtKind.FEW}
     return states
 
 
-def _state(failure: Failure, cell: Cell, project: Project) -> tuple[bool | None, str]:
+def _state(failure: Failure, cell: Cell, project: Project) -> CellAnswer:
     if (key := (failure.name, cell)) not in project.shows:
         project.shows[key] = answers.behaviour(failure, cell, project.versions)
     return project.shows[key]
@@ -262,7 +262,7 @@ def _matters(axis: str, failure: Failure, shown: Sequence[Cell], among: Collecti
         ran = [cell for cell in cells if cell.variant in {each.variant for each in shown}]
         if not all(_covers(name, ran, ran) for name in strategies.names()):
             return True
-    return any(measured.possible(failure, c) and _state(failure, c, project)[0] is False for c in twins)
+    return any(measured.possible(failure, c) and _state(failure, c, project).shows is False for c in twins)
 
 
 def _together(cases: Sequence[Case]) -> list[Case]:

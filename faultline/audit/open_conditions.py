@@ -10,6 +10,7 @@ from faultline.catalogue.loading import needs
 from faultline.cells.cell import Cell
 from faultline.cells.words import command
 from faultline.observations import answers, measured
+from faultline.observations.answers import Doubt
 from faultline.observations.ranges import Range
 
 KEYS = {
@@ -65,17 +66,19 @@ def _about(case: Sequence[Open]) -> frozenset[str]:
     return frozenset(name for each in case if not (each.decide or each.too_old) for name in each.about)
 
 
-def unmeasured(failure: Failure, cell: Cell, why: str, versions: Mapping[str, Range], unused: Collection[str]) -> Open:
+def unmeasured(
+    failure: Failure, cell: Cell, why: Doubt, versions: Mapping[str, Range], unused: Collection[str]
+) -> Open:
     """The condition that a project's releases leave open, with the command that decides it where all that matter are in
     one version, and none is older than any that was run; `unused` packages don't matter."""
     about, trainer = answers.deciding(failure, cell, versions, why, unused), failure.variant(cell.variant).trainer
     matter = ("transformers", "accelerate", *(("trl",) if trainer != "trainer" else ())) if trainer else ()
     pinned = {name: each.pinned for name, each in versions.items() if each.pinned}
     if not pinned.keys() >= {*about}:
-        return Open(about, why)
+        return Open(about, why.text)
     if old := tuple(name for name, version in pinned.items() if version < measured.oldest(name)):
-        return Open(old, why, too_old=True)
+        return Open(old, why.text, too_old=True)
     if loose := tuple(name for name in matter if name not in pinned and name not in unused):
-        return Open(loose, why)
+        return Open(loose, why.text)
     stack = " ".join(f"{name}=={version}" for name, version in pinned.items())
-    return Open(about, why, command(cell.id, stack))
+    return Open(about, why.text, command(cell.id, stack))

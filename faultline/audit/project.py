@@ -28,6 +28,7 @@ from faultline.base.packages import STACK
 from faultline.base.text import count, one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
+from faultline.observations.answers import CellAnswer
 from faultline.observations.ranges import Range
 from faultline.projects.documents import Place
 from faultline.strategies.naming import asked_for
@@ -61,7 +62,7 @@ class Project:
     read: tuple[str, ...] = ()
     ignored: frozenset[str] = frozenset()
     noted: Notes = field(default_factory=Notes, compare=False, repr=False)
-    shows: dict[tuple[str, object], tuple[bool | None, str]] = field(default_factory=dict, compare=False, repr=False)
+    shows: dict[tuple[str, object], CellAnswer] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def unknown(self) -> list[str]:

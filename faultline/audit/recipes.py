@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from faultline.audit.contents import Content
@@ -21,7 +22,40 @@ class Recipe:
     contents: tuple[Content, ...]
 
 
-def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Content] = ()) -> list[Recipe]:
+@dataclass(frozen=True)
+class _Folder:
+    """The files of a folder by name, all their contents, the names of those with code, and what any content names."""
+
+    files: Mapping[str, Sequence[Content]]
+    contents: Sequence[Content]
+    code: Sequence[str]
+    named: Collection[Path]
+
+    @cached_property
+    def homes(self) -> set[Path]:
+        """The folders that say versions."""
+        return {_home(content) for content in self.contents if content.pins}
+
+    @cached_property
+    def trainers(self) -> list[str]:
+        """The files with code that makes a trainer."""
+        return [name for name in self.code if _trains(self.files[name])]
+
+    def free(self, name: str) -> bool:
+        """Whether nothing names a file."""
+        return self.files[name][0].path not in self.named
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """What makes a set-up: a command, a config or a program, its name, and those of the files with its code."""
+
+    name: str
+    contents: tuple[Content, ...]
+    code: Sequence[str] = ()
+
+
+def recipes(files: Mapping[str, Sequence[Content]], always: Collection[Content] = ()) -> list[Recipe]:
     """Each set-up that the files of a folder make, with what all of them share; none where there is no more than one.
 
     A command is one, with the configs and the code that it names. So is a config of arguments that no command names,
@@ -29,42 +63,52 @@ def recipes(contents: Mapping[str, Sequence[Content]], always: Collection[Conten
     so is a program that nothing else needs. What nothing launches may be launched with any of accelerate's configs in
     the same part of the project. Versions hold in the folder of their file, and below; some contents hold `always`.
     """
-    each = [content for of_file in contents.values() for content in of_file]
-    named = {path for content in each for path in content.names}
-    code = [name for name, of_file in contents.items() if any(content.kind == "code" for content in of_file)]
-    free = [name for name in code if contents[name][0].path not in named]
-    trainers = [name for name in code if _trains(contents[name])]
-    anchors: list[tuple[str, list[Content]]] = []
-    taken: set[str] = set()
-    for name, of_file in contents.items():
-        for content in of_file:
-            if content.kind == "command":
-                used = [each for each in code if contents[each][0].path in content.names]
-                anchors.append((content.title or name, [content, *_all(contents, used)]))
-            elif content.kind == "arguments" and content.path not in named and content.statements:
-                used = [] if _of_framework(content) else _called(name, trainers)
-                used = [each for each in used if each in free]
-                taken.update(used)
-                anchors.append((name, [content if used else _of_any(content, each), *_all(contents, used)]))
-    anchors += [(name, [*contents[name]]) for name in free if name not in taken and _is_program(contents[name])]
+    contents = [content for of_file in files.values() for content in of_file]
+    code = [name for name, of_file in files.items() if any(content.kind == "code" for content in of_file)]
+    folder = _Folder(files, contents, code, {path for content in contents for path in content.names})
+    anchors = [*_of_commands_and_configs(folder)]
+    anchors += _of_programs(folder, {name for anchor in anchors for name in anchor.code})
     if len(anchors) < 2:
         return []
-    versions = [content for content in each if content.pins or not content.kind]
-    homes = {_home(content) for content in versions if content.pins}
     times = Counter[str]()
-    each_named = []
-    for name, parts in anchors:
-        times[name] += 1
-        unique = f"{name} ({times[name]})" if times[name] > 1 else name
-        launches = [one for one in each if one.kind == "accelerate"] if _any_launch(parts) else []
-        near = [one for one in launches if _launches(one.path, parts[0].path, homes)]
-        each_named.append(Recipe(unique, (*parts, *_versions(parts, versions, homes, always), *near)))
-    return each_named
+    made = []
+    for anchor in anchors:
+        times[anchor.name] += 1
+        name = f"{anchor.name} ({times[anchor.name]})" if times[anchor.name] > 1 else anchor.name
+        shared = [*_versions(anchor, folder, always), *_launch_configs(anchor, folder)]
+        made.append(Recipe(name, (*anchor.contents, *shared)))
+    return made
 
 
-def _of_any(content: Content, each: Sequence[Content]) -> Content:
+def _of_commands_and_configs(folder: _Folder) -> Iterator[_Anchor]:
+    """Those of commands and of configs, in the order of the files."""
+    for name, of_file in folder.files.items():
+        for content in of_file:
+            if content.kind == "command":
+                yield _of_command(name, content, folder)
+            elif content.kind == "arguments" and content.path not in folder.named and content.statements:
+                yield _of_config(name, content, folder)
+
+
+def _of_command(name: str, content: Content, folder: _Folder) -> _Anchor:
+    code = [each for each in folder.code if folder.files[each][0].path in content.names]
+    return _Anchor(content.title or name, (content, *_all(folder.files, code)), code)
+
+
+def _of_config(name: str, content: Content, folder: _Folder) -> _Anchor:
+    called = [] if _of_framework(content) else [each for each in _called(name, folder.trainers) if folder.free(each)]
+    config = content if called else _for_any_trainer(content, folder)
+    return _Anchor(name, (config, *_all(folder.files, called)), called)
+
+
+def _of_programs(folder: _Folder, taken: Collection[str]) -> list[_Anchor]:
+    free = [name for name in folder.code if folder.free(name) and name not in taken]
+    return [_Anchor(name, tuple(folder.files[name])) for name in free if _is_program(folder.files[name])]
+
+
+def _for_any_trainer(content: Content, folder: _Folder) -> Content:
     """A config whose program nothing names: for trainers of the project's own too, where it has any."""
-    makes = [statement for one in each if one.kind == "code" for statement in one.statements]
+    makes = [statement for one in folder.contents if one.kind == "code" for statement in one.statements]
     if not any(statement.axis == "trainer" and OTHER_TRAINER in statement.values for statement in makes):
         return content
     wider = [
@@ -74,13 +118,12 @@ def _of_any(content: Content, each: Sequence[Content]) -> Content:
     return replace(content, statements=wider)
 
 
-def _versions(
-    parts: Sequence[Content], versions: Sequence[Content], homes: Collection[Path], always: Collection[Content]
-) -> list[Content]:
-    """The contents with the versions that hold for some parts; of a package, those in the innermost folder."""
-    above = {folder for part in parts for path in (part.path, *part.names) for folder in path.parents}
+def _versions(anchor: _Anchor, folder: _Folder, always: Collection[Content]) -> list[Content]:
+    """The contents with the versions that hold for a set-up; of a package, those in the innermost folder."""
+    above = {parent for one in anchor.contents for path in (one.path, *one.names) for parent in path.parents}
+    versions = [one for one in folder.contents if one.pins or not one.kind]
     given = [one for one in versions if one in always or one.path == Path()]
-    alone = len(homes) == 1
+    alone = len(folder.homes) == 1
     inside = [one for one in versions if one not in given and ((alone and one.pins) or _home(one) in above)]
     deepest: dict[str, int] = {}
     for one in inside:
@@ -91,10 +134,14 @@ def _versions(
     ]
 
 
-def _any_launch(parts: Sequence[Content]) -> bool:
-    """Whether any of accelerate's configs may be what some parts are launched with."""
-    placed = any(statement.axis == "strategy" for part in parts for statement in part.statements)
-    return parts[0].any_launch and not placed and not _of_framework(parts[0])
+def _launch_configs(anchor: _Anchor, folder: _Folder) -> list[Content]:
+    """The configs of accelerate's any of which a set-up may be launched with, which says no engine itself."""
+    first = anchor.contents[0]
+    placed = any(statement.axis == "strategy" for one in anchor.contents for statement in one.statements)
+    if not first.any_launch or placed or _of_framework(first):
+        return []
+    configs = [one for one in folder.contents if one.kind == "accelerate"]
+    return [one for one in configs if _launches(one.path, first.path, folder.homes)]
 
 
 def _depth(content: Content) -> int:

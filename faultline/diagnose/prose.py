@@ -53,24 +53,6 @@ BESIDE_HAN = re.compile(rf"(?<={_HAN})(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?={_HAN})
 ENGINES = frozenset({"ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"})  # terms
 
 
-# What is seen of a cell, and the terms of a report that say so.
-WORDED = {
-    words: frozenset(terms_of.split())
-    for words, terms_of in {
-        "weights never move": "unchanged zero like-base undone smaller",
-        "weights move too far, too little or elsewhere": "larger smaller factor differ wrong worse diverge slow undone "
-        "clipping last-only",
-        "the loss or weights are nan": "nan infinite",
-        symptoms_of.RANKS_DIFFER: "differ ranks-alone worse wrong",
-        "it hangs": "hang full-load",
-        "a rank dies without an error": "dies raises",
-        "a model stays whole on each GPU": "whole memory device",
-        "the checkpoint is empty, or not what was trained": "tiny empty like-base saving size-zero",
-        symptoms_of.RESUMED: "resuming",
-    }.items()
-}
-
-
 @dataclass(frozen=True)
 class NearMatch:
     """A failure that a report may be about, the symptom that the report comes nearest to, and the words for it.
@@ -164,7 +146,7 @@ def candidates(text: str, hints: Hints) -> tuple[NearMatch, ...]:
     return tuple(replace(each, cell=_cell_of(each.failure, hints, report.everywhere)) for each in best)
 
 
-def _cell_of(failure: Failure, hints: Hints, worded: Collection[str]) -> Cell | None:
+def _cell_of(failure: Failure, hints: Hints, worded: frozenset[str]) -> Cell | None:
     """The cell that shows a failure where the run may have been, as a report has it if one does; None where it shows on
     other stacks alone."""
     outcomes = measured.outcomes(failure, measured.shown_on(failure))
@@ -173,7 +155,8 @@ def _cell_of(failure: Failure, hints: Hints, worded: Collection[str]) -> Cell | 
 
     def otherwise(cell: Cell) -> bool:
         seen = symptoms_of.seen_of(cell, outcomes[cell])
-        return not (any(WORDED[each] & {*worded} for each in seen) or (not seen and "raises" in worded))
+        said_so = [symptoms_of.SYMPTOMS[each].terms for each in seen] or [frozenset({"raises"})]
+        return all(terms.isdisjoint(worded) for terms in said_so)
 
     return min([*measured.quick(there), *there], key=otherwise, default=None)
 
@@ -193,13 +176,13 @@ def _nearest(failure: Failure, known: Symptoms, report: _Report) -> NearMatch:
     """The symptom to which a report comes nearest, and where."""
 
     def near(symptom: Symptom) -> NearMatch:
-        shows = weights().get(symptom.text, {})
-        apart = APART * sum(shows[term] for term in shows.keys() & report.everywhere)
+        shows = weights().get(symptom.text, {})  # summed exactly, as a set has another order in each process
+        apart = APART * math.fsum(shows[term] for term in shows.keys() & report.everywhere)
         words, together = max(
-            ((words, sum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
+            ((words, math.fsum(shows[term] for term in shows.keys() & present)) for words, present in report.windows),
             key=lambda each: each[1],
         )
-        return NearMatch(failure, symptom, max(together, apart) / (sum(shows.values()) + MORE), words)
+        return NearMatch(failure, symptom, max(together, apart) / (math.fsum(shows.values()) + MORE), words)
 
     return max(map(near, known.symptom), key=lambda each: each.nearness)
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -16,19 +17,36 @@ from faultline.observations import history, measured, ranges
 from faultline.observations.history import Observation
 from faultline.observations.ranges import Range
 
-TODAY_ONLY = "your releases behave like today's; no others were measured"
-TOGETHER = "your releases do together what each of them did with other packages of its time"
-NOT_BEFORE = "before the fix other strategies failed like this; this one was not measured then"
-TORCH = "your torch does what"  # the beginning of one
-FEW = "your releases behave like the few that were measured"
 ANY = Range()
 
 
+class DoubtKind(Enum):
+    """Why it isn't known whether a cell shows its failure."""
+
+    TURN = auto()  # with one of the releases asked for it does, with another it doesn't
+    FEW = auto()  # too few runs had such releases
+    TORCH = auto()  # the runs had another torch
+    RELEASES = auto()  # the runs had other releases, or these and others
+
+
+class Doubt(NamedTuple):
+    """Why a cell's answer is open: the kind is what decisions compare, the text what people read."""
+
+    kind: DoubtKind
+    text: str
+
+
+TODAY_ONLY = Doubt(DoubtKind.FEW, "your releases behave like today's; no others were measured")
+NOT_BEFORE = Doubt(DoubtKind.FEW, "before the fix other strategies failed like this; this one was not measured then")
+FEW = Doubt(DoubtKind.FEW, "your releases behave like the few that were measured")
+TOGETHER = Doubt(DoubtKind.RELEASES, "your releases do together what each of them did with other packages of its time")
+
+
 class CellAnswer(NamedTuple):
-    """Whether a cell shows its failure with some versions; None where that isn't known, and `doubt` says why."""
+    """Whether a cell shows its failure with some versions; None where that isn't known, and there is a doubt."""
 
     shows: bool | None
-    doubt: str = ""
+    doubt: Doubt | None = None
 
 
 def behaviour(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> CellAnswer:
@@ -41,13 +59,14 @@ def behaviour(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> Ce
     others: list[Observation] = []
     for observation in history.observations_of(failure, cell):
         (usual if observation.versions.get("torch", torch) == torch else others).append(observation)
-    answer, in_one = _with_usual_torch(failure, cell, versions, usual, {}), _in_one_version(versions)
+    answer, in_one = _with_usual_torch(failure, cell, versions, usual), _in_one_version(versions)
     for observation in others:
-        pinned, contradicts = observation.versions.keys() <= in_one, observation.shows and answer == (False, "")
+        pinned, contradicts = observation.versions.keys() <= in_one, observation.shows and answer.shows is False
         if (pinned or contradicts) and _fits(observation, versions):
             if pinned:
                 return CellAnswer(observation.shows is True)
-            answer = CellAnswer(None, f"your releases are those of {_stack_in_words(observation, {})}")
+            there = f"your releases are those of {_stack_in_words(observation, {})}"
+            answer = CellAnswer(None, Doubt(DoubtKind.RELEASES, there))
     return answer
 
 
@@ -65,51 +84,59 @@ def _in_one_version(versions: Mapping[str, Range]) -> set[str]:
 
 
 def _with_usual_torch(
-    failure: Failure,
-    cell: Cell,
-    versions: Mapping[str, Range],
-    runs: Sequence[Observation],
-    trains_with: dict[frozenset[str], bool],
+    failure: Failure, cell: Cell, versions: Mapping[str, Range], runs: Sequence[Observation]
 ) -> CellAnswer:
-    """As `behaviour`, by what a cell did with the one torch that nearly all runs had.
-
-    `trains_with` keeps, of some packages, whether a cell trains with these alone.
-    """
+    """As `behaviour`, by what a cell did with the one torch that nearly all runs had."""
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and not range_.open}
     turns = _turns(failure, cell, asked)
-    if turns is None:
+    if turns.excluded:
         return CellAnswer(False)
     before_fix = _before_fix(failure, cell, runs)
     if not before_fix:
-        return CellAnswer(None, turns or NOT_BEFORE)
+        return CellAnswer(None, turns.doubt or NOT_BEFORE)
     same_torch = versions.get("torch", ANY).holds(_measured_torch())
-    exactly = asked | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
-    in_one = _in_one_version(exactly)
-    for observation in before_fix:
-        there = observation.versions
-        if len(there) > 1 and there.keys() <= in_one and _fits(observation, exactly):
-            return CellAnswer(observation.shows is True)
-    inside, outside = relevant(before_fix, asked)
-    if inside and not any(
-        each.shows is not None or _fits(each, asked) for each in inside
-    ):  # the nearest that got as far
-        inside, outside = relevant([each for each in before_fix if each.shows is not None], asked)
-    if not inside:  # no observation fits all versions: the cell trains if it does without some package's version
-        for left_out in asked:
-            fewer = {name: range_ for name, range_ in asked.items() if name != left_out}
-            names = frozenset(fewer)
-            if names not in trains_with:
-                trains_with[names] = _with_usual_torch(failure, cell, fewer, runs, trains_with).shows is False
-            if trains_with[names]:
-                return CellAnswer(False)
-        return CellAnswer(None, TOGETHER)
-    shows = {observation.shows for observation in inside} - {None}
-    if True not in shows:
+    if exact := _exact_run(before_fix, asked, same_torch):
+        return CellAnswer(exact.shows is True)
+    inside, outside = _nearest(before_fix, asked)
+    if not inside:
+        return CellAnswer(False) if _trains_with_fewer(before_fix, asked) else CellAnswer(None, TOGETHER)
+    if not any(observation.shows for observation in inside):
         return CellAnswer(False)
-    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside)
-    if not doubt and shows == {True} and not same_torch:
-        doubt = f"{TORCH} {_measured_torch()} does"
+    doubt = turns.doubt or _doubt(failure, cell, asked, before_fix, inside, outside)
+    if not doubt and not same_torch:
+        doubt = Doubt(DoubtKind.TORCH, f"your torch does what {_measured_torch()} does")
     return CellAnswer(None, doubt) if doubt else CellAnswer(True)
+
+
+def _exact_run(runs: Sequence[Observation], asked: Mapping[str, Range], same_torch: bool = True) -> Observation | None:
+    """The run that had just the versions asked for."""
+    exactly = dict(asked) | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
+    in_one = _in_one_version(exactly)
+    exact = (o for o in runs if len(o.versions) > 1 and o.versions.keys() <= in_one and _fits(o, exactly))
+    return next(exact, None)
+
+
+def _nearest(runs: Sequence[Observation], asked: Mapping[str, Range]) -> tuple[list[Observation], str]:
+    """As `relevant`; of runs that are only near and ended before the failure, the nearest that got as far instead."""
+    inside, outside = relevant(runs, asked)
+    if any(each.shows is not None or _fits(each, asked) for each in inside):
+        return inside, outside
+    return relevant([each for each in runs if each.shows is not None], asked) if inside else (inside, outside)
+
+
+def _trains_with_fewer(runs: Sequence[Observation], asked: Mapping[str, Range]) -> bool:
+    """Whether a cell, of which no run fits all versions asked for, trains with those of some of these packages."""
+
+    @functools.cache
+    def trains(names: frozenset[str]) -> bool:
+        fewer = {name: range_ for name, range_ in asked.items() if name in names}
+        if exact := _exact_run(runs, fewer):
+            return exact.shows is not True
+        if inside := _nearest(runs, fewer)[0]:
+            return not any(observation.shows for observation in inside)
+        return any(trains(names - {name}) for name in names)
+
+    return any(trains(frozenset(asked) - {name}) for name in asked)
 
 
 def _before_fix(failure: Failure, cell: Cell, runs: Sequence[Observation]) -> list[Observation]:
@@ -117,25 +144,29 @@ def _before_fix(failure: Failure, cell: Cell, runs: Sequence[Observation]) -> li
     return [o for o in runs if not fix or o.versions.get(fix.package, Version(fix.version)) < Version(fix.version)]
 
 
-def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | None:
-    """What must hold of the versions as a cell began to show its failure in one release, or does so no more since one.
+class _Turns(NamedTuple):
+    """Whether versions are excluded, being before a failure began or after its fix, and the doubt where some are."""
 
-    None if it does not hold.
-    """
+    excluded: bool
+    doubt: Doubt | None = None
+
+
+def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> _Turns:
+    """Where versions lie to the releases in which a cell began to show its failure, and does so no more."""
     conditions = []
     if began := history.turn(failure.history.began, cell):
         versions = asked.get(began.package, ANY)
         if versions.below(Version(began.version)):
-            return None
+            return _Turns(excluded=True)
         if not versions.reaches(Version(began.version)):
             conditions.append(f"{began.package} is {Version(began.version)} or newer")
     if fix := fixed(failure, cell):
         versions = asked.get(fix.package, ANY)
         if versions.reaches(Version(fix.version)):
-            return None
+            return _Turns(excluded=True)
         if not versions.below(Version(fix.version)):
             conditions.append(f"{fix.package} is older than {Version(fix.version)}")
-    return " and ".join(conditions)
+    return _Turns(False, Doubt(DoubtKind.TURN, " and ".join(conditions)) if conditions else None)
 
 
 def _doubt(
@@ -145,8 +176,8 @@ def _doubt(
     runs: Sequence[Observation],
     inside: Sequence[Observation],
     outside: str,
-) -> str:
-    """Why the observations that fit, some of which show the failure, do not settle it; empty if they do.
+) -> Doubt | None:
+    """Why the observations that fit, some of which show the failure, do not settle it; None if they do.
 
     They are too few where some didn't get as far as the failure; or where nobody says the version of the package in
     which it goes wrong, nor that of the release that began it, and not every month was measured.
@@ -156,29 +187,30 @@ def _doubt(
     if [observation.stack for observation in runs] == [TODAY] and not exactly:
         return TODAY_ONLY
     shown = [observation for observation in inside if observation.shows]
-    if outside:
-        return f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
-    if any(observation.shows is False for observation in inside):
-        some = " and ".join(dict.fromkeys(_stack_in_words(observation, asked) for observation in (shown[0], shown[-1])))
-        return f"your releases behave like those of {some}, and not like others that were measured"
     unseen = sum(observation.shows is None for observation in inside)
-    if unseen:
-        seen = len(inside) - unseen
-        return f"your releases behave like {seen} of {len(inside)} that were measured; the others didn't get that far"
-    began = history.turn(failure.history.began, cell)
-    if {history.package(failure, cell), *([began.package] if began else [])} & asked.keys():
-        return ""
-    months = {stack.month for stack in measured.months()} - {TODAY}
-    return "" if months <= {observation.stack for observation in inside} else FEW
+    if outside:
+        text = f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
+    elif any(observation.shows is False for observation in inside):
+        some = " and ".join(dict.fromkeys(_stack_in_words(observation, asked) for observation in (shown[0], shown[-1])))
+        text = f"your releases behave like those of {some}, and not like others that were measured"
+    elif unseen:
+        few = f"{len(inside) - unseen} of {len(inside)}"
+        text = f"your releases behave like {few} that were measured; the others didn't get that far"
+    else:
+        began = history.turn(failure.history.began, cell)
+        stated = {history.package(failure, cell), *([began.package] if began else [])} & asked.keys()
+        months = {stack.month for stack in measured.months()} - {TODAY}
+        return None if stated or months <= {observation.stack for observation in inside} else FEW
+    return Doubt(DoubtKind.RELEASES, text)
 
 
 def deciding(
-    failure: Failure, cell: Cell, versions: Mapping[str, Range], why: str, unused: Collection[str] = ()
+    failure: Failure, cell: Cell, versions: Mapping[str, Range], why: Doubt, unused: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The packages whose versions would decide whether a cell shows its failure, which is open for a reason; where each
     of them is in one version already, those that were not measured with the others. What is `unused` decides nothing.
     """
-    if why.startswith(TORCH):
+    if why.kind is DoubtKind.TORCH:
         return ("torch",)
     turns = (fixed(failure, cell), history.turn(failure.history.began, cell))
     pinned = _in_one_version(versions) | {*unused}

@@ -1,6 +1,7 @@
 """Where and how failures end today, and what one sees of a training that goes wrong without an error."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from faultline import strategies
 from faultline.base.markdown import as_code
@@ -15,21 +16,42 @@ from faultline.observations import measured, store
 
 RESUMED = "it trains on otherwise after resuming"
 RANKS_DIFFER = "ranks hold different weights or buffers"
-# By what is seen: the outcomes and signatures that show it.
-SYMPTOMS: Mapping[str, frozenset[str]] = {
-    "weights never move": frozenset({Signature.UNMOVED}),
-    "weights move too far, too little or elsewhere": frozenset({Signature.DIFFERS}),
-    "the loss or weights are nan": frozenset({Signature.NAN}),
-    RANKS_DIFFER: frozenset(
-        {Signature.RANKS_DIFFER, Signature.START_DIFFERS, Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER}
+
+
+class SymptomKind(NamedTuple):
+    """The outcomes and signatures that show a symptom, and the terms of a report that say so."""
+
+    shown: frozenset[str]
+    terms: frozenset[str]
+
+
+def _kind(terms: str, *shown: str) -> SymptomKind:
+    return SymptomKind(frozenset(shown), frozenset(terms.split()))
+
+
+SYMPTOMS: Mapping[str, SymptomKind] = {
+    "weights never move": _kind("unchanged zero like-base undone smaller", Signature.UNMOVED),
+    "weights move too far, too little or elsewhere": _kind(
+        "larger smaller factor differ wrong worse diverge slow undone clipping last-only", Signature.DIFFERS
     ),
-    "it hangs": frozenset({Outcome.HANGS}),
-    "a rank dies without an error": frozenset({Outcome.CRASHES}),
-    "a model stays whole on each GPU": frozenset({Outcome.MISPLACED}),
-    "the checkpoint is empty, or not what was trained": frozenset(
-        {Signature.CHECKPOINT_LACKS, Signature.CHECKPOINT_DIFFERS, Signature.CHECKPOINT_UNTIED}
+    "the loss or weights are nan": _kind("nan infinite", Signature.NAN),
+    RANKS_DIFFER: _kind(
+        "differ ranks-alone worse wrong",
+        Signature.RANKS_DIFFER,
+        Signature.START_DIFFERS,
+        Signature.BUFFERS_APART,
+        Signature.BUFFERS_DIFFER,
     ),
-    RESUMED: frozenset({Signature.RESUMED_DIFFERS}),
+    "it hangs": _kind("hang full-load", Outcome.HANGS),
+    "a rank dies without an error": _kind("dies raises", Outcome.CRASHES),
+    "a model stays whole on each GPU": _kind("whole memory device", Outcome.MISPLACED),
+    "the checkpoint is empty, or not what was trained": _kind(
+        "tiny empty like-base saving size-zero",
+        Signature.CHECKPOINT_LACKS,
+        Signature.CHECKPOINT_DIFFERS,
+        Signature.CHECKPOINT_UNTIED,
+    ),
+    RESUMED: _kind("resuming", Signature.RESUMED_DIFFERS),
 }
 
 
@@ -39,7 +61,7 @@ def seen_of(cell: Cell, did: Did) -> list[str]:
     if did.outcome == Outcome.DIVERGES and cell.life != "straight":
         ending = RESUMED
     else:
-        ending = next((words for words, shown in SYMPTOMS.items() if {did.outcome, did.signature} & shown), "")
+        ending = next((words for words, kind in SYMPTOMS.items() if {did.outcome, did.signature} & kind.shown), "")
     if not ending:
         return []
     recorded = store.divergences().get(cell.id) if did.outcome == Outcome.DIVERGES else None

@@ -13,7 +13,7 @@ from faultline.catalogue import REMEDIES, Failure
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
-from faultline.diagnose.prose import WORDED, terms
+from faultline.diagnose.prose import terms
 from faultline.observations import history, measured, symptoms
 from faultline.reproduction import facts, view
 from faultline.reproduction.facts import ReportFacts
@@ -142,7 +142,7 @@ def _judged(failure: Failure, cells: Sequence[Cell], there: Measured, known: Rep
             continue
         word = ""
         if results.shows(failure, entry):
-            seen = [each for each in symptoms.seen_of(cell, entry.did) if WORDED[each] & worded]
+            seen = [each for each in symptoms.seen_of(cell, entry.did) if symptoms.SYMPTOMS[each].terms & worded]
             word = "the same error" if entry.signature == wanted else "; ".join(seen)
         if not best.did or (word and not best.as_reported):
             best = Tried(failure, cell, entry.did, word)

@@ -299,20 +299,13 @@ LEVELS = "".join(f"class A{n}_{i}({bases}): pass\n" for n, bases in enumerate(BA
 HOSTILE = {
     "missing.txt": None,
     "empty.txt": b"",
-    "blank.yaml": b"\n\n# nothing\n",
     "binary.bin": bytes(range(256)) * 50,
     "nul.txt": b"trl==0.15.2\x00\n",
-    "latin.txt": b"trl==0.15.2 # caf\xe9\n",
     "words.txt": b"Notes\nWe train with trl and peft.\nAnd then?\n",  # of which some lines are a word
     "prose.md": b"# Train\n\nRun `pip install trl`, and then: train!\n",
     "code.py": b"import trl\nprint('hello')\n",
     "bases.py": LEVELS.encode() + b"A0_0(); SFTTrainer\n",  # a class has 30 bases, and each of these, and so on
-    "nested.json": b'{"a":' * 100_000,
-    "number.json": b'{"zero_optimization": ' + b"9" * 100_000 + b"}",
     "nested.yaml": b"output_dir: " + b"[" * 50_000,
-    "flow.yaml": b"output_dir: x\na: " + b"{a: " * 20_000,
-    "dashes.yaml": b"output_dir: x\na:\n" + b"- " * 20_000,
-    "indents.yaml": b"".join(b" " * n + b"a:\n" for n in range(400)),
     "nested.toml": b"x = " + b"[" * 50_000,
     "bomb.yaml": BOMB.encode() + b"output_dir: x\n",
     "merges.yaml": MERGES.encode() + b"output_dir: x\n",
@@ -320,7 +313,6 @@ HOSTILE = {
     "long.yaml": b"output_dir: x\n" + b"a: b\n" * 100_000,
     "long.txt": b"trl==0.15.2\n" * 1_000_000,
     "line.txt": b"a" * 7_000_000,
-    "date.yaml": b"output_dir: 2024-99-99\n",
     "escape\x1b[31m.txt": b"\xff\xfe\x00",
     "other.json": b'{"name": "package"}',
     "list.yaml": b"- a\n- b\n",

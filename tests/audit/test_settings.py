@@ -93,7 +93,6 @@ SAID = {
         ("fsdp: [shard_grad_op, auto_wrap]\nfsdp_config: {version: 1}", {"fsdp1-grad-op"}),
         ("fsdp: true\nfsdp_config: {fsdp_version: 2, reshard_after_forward: false}", {"fsdp2-no-reshard"}),
         ("fsdp: full_shard", {"fsdp1-full", "fsdp2"}),  # the default version differs from release to release
-        ("fsdp: hybrid_shard auto_wrap\nfsdp_config: {version: 1}", {"fsdp1-hybrid"}),
         ("fsdp: hybrid_shard_zero2 auto_wrap\nfsdp_config: {version: 1}", set()),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 4}", {"fsdp1-hybrid"}),
         (NODES % (2, 4), {"fsdp2-hsdp"}),
@@ -114,7 +113,6 @@ SAID = {
         ("accelerate_config: zero3\nmodel_name_or_path: x", {"zero3", "zero3-small"}),
         ("train_batch_size: 8\nlearning_rate: 1.0e-5", None),  # of diffusers' scripts, and no DeepSpeed config
         ("fsdp: ''\noutput_dir: x", None),
-        ("fsdp: null\ndeepspeed: null\noutput_dir: x", None),
     ],
     "checkpointing": [
         ("gradient_checkpointing: true", {"reentrant", "non-reentrant"}),
@@ -139,7 +137,6 @@ SAID = {
         ("base_model: x\nadapter: qlora\nmicro_batch_size: 1", {"yes"}),
         ("base_model: x\nadapter:\nmicro_batch_size: 1", {"no"}),
         ("finetuning_type: full", {"no"}),
-        ("output_dir: x", None),
     ],
     "trainer": [
         ("rlhf_type: gkd", {"gkd", "gkd_on_policy", OTHER_TRAINER}),

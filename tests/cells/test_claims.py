@@ -115,13 +115,6 @@ def test_where_chooses_cells_axis_by_axis():
     assert supporting == [(CELL,)] * len(chosen) + [()] * len(others)
 
 
-def test_without_where_it_is_about_broken_variants_in_fp32():
-    others = ({"variant": "sft-broken"}, {"variant": "mended"}, {"precision": "bf16"}, {"failure": "another"})
-    outcomes = dict.fromkeys([CELL, *(replace(CELL, **other) for other in others)], TORN)
-    assert {cell.variant for cell in verdict(FAILURE, FAILS, outcomes).supporting} == {"broken", "sft-broken"}
-    assert len(verdict(FAILURE, FAILS, outcomes).supporting) == 2
-
-
 def test_an_unknown_kind_is_a_mistake():
     """Breaks when a claim with a mistyped kind is held against nothing and stays untested."""
     with pytest.raises(ValueError, match="heals"):

@@ -55,14 +55,6 @@ def test_a_healthy_model_trains(run, model, strategy):
     assert (result.outcome, result.finding.first, result.checked.apart) == ("trains", None, ()), result.detail
 
 
-@pytest.mark.parametrize("life", ["straight", "resized"])
-def test_an_error_of_a_function_of_torch_is_the_models(run, life):
-    """Breaks when shapes that don't fit are called a fault of Faultline."""
-    with pytest.raises(TargetFailed, match="shapes cannot be multiplied") as failed:
-        run("wrong_shapes", life=life)
-    assert "Faultline" not in str(failed.value)
-
-
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
 def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precision, world):
     assert run("healthy", "zero2", precision=precision, world=world).outcome == "trains"
@@ -262,26 +254,6 @@ def test_a_cause_is_named_and_no_other(run, model, strategy, named):
     match, _ = known.recognised(result, [result])
     assert (result.outcome == "trains") == (named == ""), result.detail
     assert (match and match.failure.name) == (named or None)
-
-
-def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
-    """ZeRO-2 and FSDP2 put the gradients of different parameters together without a word; FSDP1 and DDP that asks for
-    unused parameters cope."""
-    result = run("experts", "zero2")
-    assert result.checked.facts.unequal == ("left", "right")
-    assert (result.outcome, result.finding.first.phase) == ("diverges", "backward")
-    assert run("experts", "ddp-find-unused").outcome == "trains"
-    died = run("experts", "ddp")
-    assert known.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
-
-
-def test_a_silent_failure_is_found_placed_and_recognised(run):
-    """A tower that runs once per image, under ZeRO-3 with small buckets: no error, and wrong gradients."""
-    result = run("per_image", "zero3-small", "reentrant")
-    assert (result.outcome, result.finding.first.phase) == ("diverges", "backward")
-    assert result.finding.first.module.startswith("vpm.")
-    assert known.recognised(result)[0].failure.name == "zero_double_reduction"
-    assert run("per_image", "zero3-small", "non-reentrant").outcome == "trains"
 
 
 def test_a_config_with_an_adapter_is_checked(run):
@@ -541,3 +513,53 @@ def test_remedies_of_another_engine_are_no_answer(run):
     [group] = findings.groups(results)
     assert group.failure.name == "fsdp2_mixed_original_dtype"
     assert judge_remedies(group, results) == []
+
+
+# What a model keeps is held against one process and between ranks.
+
+STATEFUL = ROOT / "tests" / "support" / "stateful.py"
+KEPT = [
+    # What moves alike on every rank: the reference moves it once, and a cache counts for nothing.
+    *((model, name, "", "") for model in ("counter", "average", "spectral", "group_norm") for name in ENGINES),
+    # What DDP broadcasts: other ranks get rank 0's buffers with the next forward pass, or between two.
+    *((model, "ddp", "", "") for model in ("batch_norm", "statistic", "two_passes")),
+    ("average", "ddp", "LAST_BIT", ""),  # overwritten before anything is computed with it
+    # A frozen parameter, where parameters are whole.
+    *(("frozen_average", name, "", "") for name in ("ddp", "zero2")),
+]
+FOUND = [
+    ("counter", "zero2", "ONE_RANK_COUNTS_ON", "buffers-apart"),
+    ("counter", "fsdp2", "ONE_RANK_COUNTS_ON", "buffers-apart"),
+    ("average", "zero3", "LAST_BIT", "buffers-apart"),
+    ("statistic", "ddp", "NOT_BROADCAST", "buffers-apart"),
+    ("batch_norm", "ddp", "TWICE", "buffers-differ"),
+    ("batch_norm", "ddp", "FORWARD_AGAIN", "buffers-differ"),
+    ("two_passes", "ddp", "TWICE", "buffers-differ"),
+    ("two_passes", "ddp", "NOT_BROADCAST", "buffers-apart"),
+    ("frozen_average", "ddp", "FROZEN_MOVES", "differs"),
+    ("frozen_average", "zero2", "FROZEN_MOVES", "differs"),
+]
+# Each rank keeps buffers of its own, which no engine but DDP synchronises.
+APART = [(*each, name) for each in (("batch_norm", "running_mean"), ("statistic", "mean")) for name in ENGINES[1:]]
+
+
+@pytest.mark.parametrize(("model", "name", "strategy"), sampled(APART, 3))
+def test_buffers_that_no_engine_synchronises_are_named(run, model, name, strategy):
+    """Breaks when ranks whose running statistics differ are called right; a checkpoint has those of one."""
+    result = run(f"stateful.py:{model}", strategy)
+    assert (result.outcome, result.signature) == ("diverges", "buffers-apart"), result.detail
+    assert f"between.{name}" in result.finding.apart
+    assert "between.constant" not in result.finding.apart
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "fault", "signature"),
+    [*sampled(KEPT, 3, lambda model, _, fault, __: (model, fault)), *FOUND],
+)
+def test_what_is_kept_rightly_trains_and_a_fault_of_it_is_found(run, model, strategy, fault, signature):
+    """Breaks when the reference moves a model's state once for each rank; when ranks are held against what their own
+    rows left, of which a broadcast left nothing; or when a buffer or a frozen parameter is left out of what is
+    compared, on any rank."""
+    result = run(f"stateful.py:{model}", strategy, inject=fault and f"{STATEFUL}:{fault}")
+    wanted = ("diverges", signature) if signature else ("trains", "")
+    assert (result.outcome, result.signature) == wanted, result.detail

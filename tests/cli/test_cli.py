@@ -85,7 +85,6 @@ def refused(asked, results_elsewhere):
         (["check", "m.py:f", "--stack", "trl==1.12.0", "--python", "p"], "--stack and --python exclude each other"),
         (["rnu"], "unknown command 'rnu'; did you mean run"),
         (["bless"], "unknown command 'bless'; did you mean maintain bless"),
-        (["maintain", "blss"], "unknown command 'maintain blss'; did you mean maintain bless"),
         (["help"], "unknown command 'help'; did you mean --help?"),
         (["--hepl"], "unknown option '--hepl'; did you mean --help?"),
         (["list", "--json"], "unknown option '--json', and none is like it"),

@@ -24,7 +24,6 @@ from faultline.observations.matching import CERTAIN, LIKELY
 from faultline.observations.store import MeasuredStack, RecordedError, Row
 from tests.support import logs
 from tests.support.logs import NO_GRAD, RECOMPUTED, UNUSED, WHILE_HANDLED, diagnosed, place, printed, traceback
-from tests.support.night import sampled
 from tests.support.program import python
 
 FAILURES = loading.failures()
@@ -78,27 +77,6 @@ def test_near_misses_that_were_made_are_what_the_libraries_say(tmp_path):
         log = f"made-{name}.log"
         made, remaining = ((folder / log).read_text().splitlines()[-1] for folder in (tmp_path, score.NEAR_MISSES))
         assert made == remaining
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", sampled(range(4), 4))
-def test_prefixes_line_ends_and_noise_change_no_answer(part):
-    """Breaks when the same log is known from one launcher and not from another."""
-
-    def forms(text):
-        lines = text.splitlines()
-        yield "\r\n".join(lines)
-        yield "\n".join(f"[rank3]: {line}" for line in lines)
-        yield "\n".join(f"2025-04-02T10:11:12.345Z {line}" for line in lines)
-        yield "\n".join(f"\x1b[31m{line}\x1b[0m" for line in lines)
-        yield "a healthy line\r 10%|#\n" * 99 + "\n".join(lines) + "\n"
-
-    assert not [
-        (sample.name, same[:40])
-        for sample in logs.pasted()[part::4]
-        for same in forms(sample.log.decode())
-        if diagnosed(same).failure != logs.answer_to(sample).failure
-    ]
 
 
 def test_only_options_that_would_change_the_answer_are_asked_for():

@@ -1,10 +1,14 @@
 """Reports in words: the failures that they may be about, and none for what only uses the same words."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.base.paths import OBSERVATIONS
+from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.catalogue.loading import failures, symptoms
 from faultline.diagnose import prose
 from faultline.diagnose.command import DiagnoseRequest, answer
@@ -63,6 +67,18 @@ def test_a_question_gets_no_candidate(text):
 def test_any_text_is_answered(words, times):
     """Breaks when a text, however long or odd, raises, or gets more than three candidates."""
     assert len(prose.candidates(" ".join(words) * times, Hints())) <= prose.MOST
+
+
+@pytest.mark.slow
+def test_an_answer_is_the_same_in_each_process():
+    """Breaks when the order of a set, which the hash seed decides, says which of two sentences is shown."""
+    text = "# torch.distributed.checkpoint: loaded optimizer has no state\\nIt is FSDP, one node."
+    ask = f"from faultline.diagnose import prose; print(prose.candidates('{text}', prose.Hints()))"
+    by_seed = {
+        subprocess.check_output([sys.executable, "-c", ask], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "3")
+    }
+    assert len(by_seed) == 1
 
 
 def test_words_are_never_a_name():

@@ -4,10 +4,8 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +17,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.selection import Selection, select
 from faultline.fleet import cluster as fleet_cluster
 from faultline.fleet.rays import Rays
-from faultline.runs import measurement, scratch
+from faultline.runs import measurement
 from faultline.runs.driver import Batch
 from faultline.runs.runner import run_cell
 from faultline.stacks.environments import OF_STACK, Environment
@@ -239,15 +237,3 @@ def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here,
     Running(head, Environment(str(program), "")).is_refused()
     nodes()
     Running(head, Environment(str(program), "")).ends_as(here)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("lock", ["faultline-has-no-such-package==1.0\n", ""], ids=["not installed", "kills its slot"])
-def test_slots_that_never_begin_end_the_run(head, nodes, tmp_path, lock):
-    """Breaks when slots whose stack can't be made, or that die as they start, are started again for ever."""
-    program = tmp_path / "stack"
-    program.write_text("#!/bin/sh\nkill -9 $PPID\n")
-    program.chmod(0o755)
-    nodes()
-    Running(head, Environment(str(program), lock)).is_refused()
-    scratch.sweep(Path(tempfile.gettempdir()))  # as the next slot of the node does

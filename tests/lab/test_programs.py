@@ -17,7 +17,7 @@ from faultline.base.paths import LAB, ROOT
 from lab.explore import case as cases
 from lab.explore import known
 from lab.explore.case import Case
-from lab.programs import drawing, spec
+from lab.programs import drawing, fault, spec
 from lab.programs.descriptions import describe
 from lab.programs.program import VALUES, Program, parse
 from lab.programs.settings import ACCELERATE, SETTINGS, TRAINER, TRAINERS, TRL
@@ -104,7 +104,7 @@ def test_every_feature_has_its_words():
 @pytest.mark.parametrize("text", ["", "[]", '{"seed": "1"}', '{"layers": 9}', '{"colour": "red"}'])
 def test_anything_else_is_refused(text):
     """Breaks when a spec with a typing error trains as another one."""
-    for read in (parse, cases.parse, spec.parse):
+    for read in (parse, cases.parse, spec.parse, fault.parse):
         with pytest.raises(UsageError):
             read(text)
 

@@ -23,12 +23,6 @@ CELLS = (
     "rank0_only_save/broken/ddp/off/fp32/w2/cpu",
 )
 PINS = '"nvidia-ml-py>=12.535" "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"'
-MODEL = """
-import torch
-
-def build():
-    return torch.nn.Linear(4, 2), lambda model, batch: model(batch).square().mean(), torch.arange(16.0).view(4, 4) / 16
-"""
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +95,3 @@ def test_the_extra_exports_a_cell_and_runs_some_in_another_environment(full, tmp
     results = [json.loads(line) for line in lines.read_text().splitlines()]
     assert sorted(result["id"] for result in results) == sorted(CELLS)
     assert {result["verdict"] for result in results} == {"expected"}
-
-
-@pytest.mark.nightly
-def test_the_extra_checks_a_model_in_another_environment(full, tmp_path):
-    (tmp_path / "train.py").write_text(MODEL)
-    places = ("--strategy", "ddp,fsdp2", "--checkpointing", "off")
-    done = full("check", "train.py:build", *places, "--python", sys.executable, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr

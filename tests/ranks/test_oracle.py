@@ -10,10 +10,6 @@ from tests.support.night import sampled
 pytestmark = pytest.mark.slow
 
 UNUSED = "zero3_dummy_loss", "no_dummy"  # has parameters without a gradient: None here, zeros there
-UNFROZEN = "ddp_unfreeze_after_wrap", "anew"
-ZERO_UNFROZEN = "zero_unfreeze_after_initialize", "anew"
-OWN_OPTIMIZER = "zero_unfreeze_after_initialize", "lr_zero"  # whose learning rate is raised between steps
-SECOND = "fsdp_reference_model", "helper"
 
 
 def readable(value):
@@ -85,29 +81,6 @@ HEALTHY = [
 )
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
-    assert not alarm(run(planting.cell(scenario, strategy)))
-
-
-def alarm(entry):
-    """What is said against a run that is healthy, or too near to it."""
-    near = entry.outcome == "trains" and not entry.relative_error < cells.TOLERANCE["fp32"] / 10
-    return f"off by {entry.relative_error}" if near else f"{entry.outcome}: {entry.detail}".removeprefix("trains: ")
-
-
-# Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
-REPEATED = [
-    *HEALTHY[::6],
-    *((planting.first_training(planting.BY_HAND, name), name) for name in ("ddp", "zero2")),
-    (UNFROZEN, "ddp"),
-    (ZERO_UNFROZEN, "zero3"),
-    (OWN_OPTIMIZER, "fsdp2"),
-    (planting.WEIGHTED, "ddp"),
-    (SECOND, "fsdp1-full"),
-]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
-def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
-    """Breaks when a run of the same cell fails now and then."""
-    assert [answer for _ in range(30) if (answer := alarm(run(planting.cell(scenario, strategy))))] == []
+    entry = run(planting.cell(scenario, strategy))
+    assert entry.outcome == "trains", entry.detail
+    assert entry.relative_error < cells.TOLERANCE["fp32"] / 10

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from math import ceil, log2
 
 import pytest
 from hypothesis import given
@@ -324,18 +323,6 @@ def looked(row):
     return bisection.boundary(len(row), look), places
 
 
-@given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count))))
-def test_every_boundary_is_found_with_few_looks(case):
-    """Breaks when a pair of releases is wrong, or a bisect makes more environments than it must."""
-    count, old = case
-    results, places = looked([False] * old + [True] * (count - old))
-    looks = 1 + ceil(log2(count))  # seven for forty releases
-    assert len(places) == len(set(places)) <= looks, "more looks than a binary search needs"
-    assert not results.between and not results.skipped
-    assert results.before == (old - 1 if old else None)
-    assert results.after == (old if old < count else None)
-
-
 @given(ROWS)
 def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
     """Breaks when a pair's sides do the same, or a release that can't be installed is blamed or cleared."""
@@ -364,18 +351,6 @@ def test_a_row_of_skips_is_left_in_strides():
 
 
 NAMES = [f"package{number}" for number in range(12)]
-SETS = st.sets(st.sampled_from(NAMES), min_size=1)
-
-
-@given(SETS, st.sets(st.integers(1, 12)))
-def test_the_smallest_set_of_a_cause_is_that_cause(cause, first):
-    """Breaks when an innocent package is blamed, or half of a pair is, or each one takes an environment."""
-    asked = []
-    results = bisection.smallest(NAMES, lambda items: asked.append(items) or cause <= set(items), sorted(first))
-    assert set(results.items) == cause and results.minimal
-    assert first or len(asked) <= len(cause) * (1 + ceil(log2(len(NAMES))))
-
-
 ANSWERS = st.dictionaries(st.frozensets(st.sampled_from(NAMES[:5])), st.sampled_from([True, False, None]))
 
 

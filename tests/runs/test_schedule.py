@@ -33,10 +33,6 @@ def driven(*parts):
     return Driver([Batch(cells, Environment(f"python of {number}", "")) for number, cells in enumerate(parts)])
 
 
-def needs(driver):
-    return [(each.waiting, each.slots) for each in driver.schedules]
-
-
 class Play:
     """Slots that take, answer, get lost and answer late, as a list of choices says; then all go on to the end."""
 
@@ -152,18 +148,6 @@ def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
     assert entry.verdict != "expected" and not driver.left
 
 
-def test_a_slot_has_cells_of_its_part_alone():
-    """Breaks when a slot is given a cell of another stack than its own, or a result is another part's."""
-    driver = driven(CELLS[:2], CELLS[2:4])
-    slot = Slot("slot", "node", batch=1)
-    driver.opened(slot)
-    assert needs(driver) == [(2, 0), (1, 1)], "a slot that starts will take one"
-    work = driver.ready(slot)
-    driver.result(slot, work, entries.entry(work.cell))
-    assert work.cell == CELLS[2] and needs(driver) == [(2, 0), (1, 1)]
-    assert driver.events.get_nowait() == (1, entries.entry(CELLS[2]))
-
-
 def test_a_slot_makes_room_where_much_waits():
     """Breaks when a slot without cells stays while a stack has none, or leaves for less than its start costs."""
     driver = driven(CELLS[:1], CELLS * 10)
@@ -177,20 +161,6 @@ def test_a_slot_makes_room_where_much_waits():
         few.opened(slot)
         few.ready(slot)
     assert not few.spare(first)
-
-
-def test_a_part_that_nothing_can_run_is_left_out():
-    """Breaks when a stack that no node can have ends the others too, or leaves the run waiting for its cells."""
-    driver = driven(CELLS[:2], CELLS[2:4])
-    slot = Slot("slot", "node")
-    driver.opened(slot)
-    work = driver.ready(slot)
-    driver.refused(0, NeverReady("no node has it"))
-    assert driver.left == 2 and driver.ready(slot) is None
-    driver.result(slot, work, entries.entry(work.cell))
-    number, error = driver.events.get_nowait()
-    assert (number, str(error)) == (0, "no node has it")
-    assert driver.events.empty(), "it is neither run nor refused twice"
 
 
 # Several stacks at a time: each has its results, and what one can't run doesn't touch the others.

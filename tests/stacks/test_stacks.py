@@ -301,6 +301,7 @@ def test_no_index_is_asked_where_pip_asks_none(pip_config, monkeypatch, tmp_path
         ("", "does not run as Python"),
         ('[[3, 9], ""]', "is Python 3.9; 3.11 to 3.13 can be used"),
         ('[[3, 12], "torch==2.8.0\\n"]', "lacks trl, transformers, peft"),
+        *((odd, "does not run as Python") for odd in ("{", "[[3, 12]]", '[["3", "12"], ""]', "[" * 10**5, "\xff\xfe")),
     ],
 )
 def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, answer):

@@ -460,23 +460,9 @@ class CutOff(nn.Module):
 cut_off = partial(built, CutOff, rows=lambda: {"x": torch.arange(4), "y": torch.arange(4) % 3})
 
 
-def per_image():
-    from faultline.scenario import next_token_loss
-    from tiny_models.data import sliced_image_batch
-    from tiny_models.per_image_vision import per_image_vision_model
-
-    def loss(model, batch):
-        slices = batch["slices"]
-        calls = slices.shape[0] * slices.shape[1]
-        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
-
-    return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
-
-
 # Mistakes.
 
 no_graph = partial(built, loss=lambda model, batch: loss(model, batch).detach())
-wrong_shapes = partial(built, lambda: nn.Sequential(nn.Linear(8, 3), nn.Linear(7, 4)))
 
 
 def exits():
