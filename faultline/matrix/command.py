@@ -21,7 +21,7 @@ from faultline.cells.words import group_strategies
 from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, on_gpus, page, terminal
-from faultline.runs import cache, gpus, measurement, results, sendable, storage
+from faultline.runs import cache, estimates, gpus, measurement, results, sendable, storage
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine, runnable
 from faultline.runs.results import Result
@@ -124,14 +124,14 @@ def shard(cells: Sequence[Cell], text: str) -> list[Cell]:
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
         raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
-    return split(cells, count, measurement.recorded())[number - 1]
+    return split(cells, count, estimates.recorded())[number - 1]
 
 
 def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
     """Longest first, each to the shard with the least work so far; every shard keeps the cells' order."""
     loads = [0.0] * count
     shards: list[set[Cell]] = [set() for _ in range(count)]
-    lasts = {cell: seconds.get(measurement.kind(cell), measurement.UNKNOWN) for cell in cells}
+    lasts = {cell: seconds.get(estimates.kind(cell), estimates.UNKNOWN) for cell in cells}
     for cell in sorted(cells, key=lambda cell: (-lasts[cell], cell.id)):
         lightest = loads.index(min(loads))
         loads[lightest] += lasts[cell]

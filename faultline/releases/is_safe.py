@@ -17,7 +17,7 @@ from faultline.releases.coverage import Reach
 from faultline.releases.is_safe_view import UpgradeAnswer
 from faultline.releases.sampling import USUAL, How
 from faultline.releases.side_by_side import Both, RegressionWatch
-from faultline.runs import campaigns, engines, executed, measurement
+from faultline.runs import campaigns, engines, estimates, executed
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.engines import LOCAL, Engine, Pool
 from faultline.stacks import environments, requests
@@ -157,13 +157,13 @@ def measure_and_compare(
 def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """What is still to be run, and how long that takes, in words."""
     sides, workers = both.to_measure(cells), both.campaign.workers or both.campaign.engine.room()
-    seconds = RECORDING * measurement.expected(recording, recorders(both.campaign))
-    seconds += sum(measurement.expected(side, workers) for side in sides)
+    seconds = RECORDING * estimates.wall_seconds(recording, recorders(both.campaign))
+    seconds += sum(estimates.wall_seconds(side, workers) for side in sides)
     old, new = map(len, sides)
     parts = [f"at most {count(new, 'cell')} on the candidate, and {old} on the baseline if no others fail"]
     parts += [f"{count(len(recording), 'cell')} to see what cells execute"] if recording else []
     return (
-        f"to run: {', '.join(parts)}: {measurement.about(seconds)} with {count(workers, 'worker')};"
+        f"to run: {', '.join(parts)}: {estimates.about(seconds)} with {count(workers, 'worker')};"
         " what changes runs again"
     )
 

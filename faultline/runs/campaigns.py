@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -15,7 +15,7 @@ from faultline.cells.cell import Cell
 from faultline.runs import cache, measurement, storage
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine
-from faultline.runs.measurement import estimate
+from faultline.runs.estimates import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -127,7 +127,7 @@ def measure(
         for entry in batch.known:
             seen(entry)
         if batch.cells:
-            measurement.measure([replace(batch, done=seen)], campaign.workers, campaign.engine)
+            measurement.measure([batch], campaign.workers, campaign.engine, on_result=seen)
     except Enough:
         return _measured(batch, name, cells, finished=False)
     except NeverReady as error:

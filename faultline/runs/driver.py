@@ -28,11 +28,10 @@ def raise_it(error: NeverReady) -> None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells on one stack, as they go from a verb to an engine: `run` runs each, and `done` is given its result.
+    """Cells on one stack, as they go from a verb to an engine: `run` runs each.
 
     `folder` is where results are written, which has `known` ones of these cells already; `keep` caches each new one.
-    `refused` is called instead of `done` if nothing can run the cells. Each slot has so many `gpus`, on an engine whose
-    slots keep the same ones.
+    `refused` is called if nothing can run the cells. Each slot has so many `gpus`, on an engine whose slots keep them.
     """
 
     cells: Sequence[Cell]
@@ -41,7 +40,6 @@ class Batch:
     known: Sequence[Result] = ()
     keep: Cache | None = None
     run: RunCell = run_cell
-    done: Callable[[Result], None] = lambda entry: None
     refused: Callable[[NeverReady], None] = raise_it
     gpus: int = 0
 

@@ -27,7 +27,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.matrix.command import split
 from faultline.ranks.job import Job
-from faultline.runs import measurement, runner
+from faultline.runs import estimates, measurement, runner
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
@@ -49,9 +49,9 @@ def bench() -> int:
     rows: list[Row] = []
     cells = selection.select(failures(), Selection())
     both = (
-        1.25 * measurement.expected(cells, CORES) + len(STRATEGIES) * REPEATS * measurement.START
+        1.25 * estimates.wall_seconds(cells, CORES) + len(STRATEGIES) * REPEATS * estimates.START
     )  # each under torchrun
-    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {measurement.about(both)}", highlight=False)
+    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {estimates.about(both)}", highlight=False)
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
         rows += per_cell(ranks, references)
@@ -154,13 +154,16 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 def linear() -> list[Row]:
     """The default matrix, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
-    quarter = split(cells, 4, measurement.recorded())[0]
+    quarter = split(cells, 4, estimates.recorded())[0]
     seconds = []
     wrong: set[str] = set()
+
+    def note(_: Batch, entry: Result) -> None:
+        if entry.verdict != "expected":
+            wrong.add(entry.cell.id)
+
     for part in (quarter, cells):
-        entries: list[Result] = []
-        seconds.append(timed(partial(measurement.run_batches, [Batch(part, done=entries.append)], CORES)))
-        wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
+        seconds.append(timed(partial(measurement.run_batches, [Batch(part)], CORES, on_result=note)))
         PROGRESS.print(
             f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
         )

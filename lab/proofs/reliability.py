@@ -21,7 +21,7 @@ from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks import start
-from faultline.runs import campaigns, measurement, storage
+from faultline.runs import campaigns, estimates, measurement, storage
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 
@@ -32,7 +32,7 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
     Each time has a results folder of its own, which is not the newest run of all other commands.
     """
     runs: list[dict[str, Did]] = []
-    campaigns.note(measurement.estimate(cells, workers, 2))
+    campaigns.note(estimates.estimate(cells, workers, 2))
     for order in (cells, [*reversed(cells)]):
         folder = storage.new_run(kind="repeat")
         folder.describe(cells=tuple(cell.id for cell in order))

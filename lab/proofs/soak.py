@@ -85,7 +85,7 @@ def run(cells: int, seed: int) -> int:
             if choose.random() < RATE:
                 fire.kill(choose.choice(KINDS))
 
-        measurement.measure([Batch(drawn, environment, folder, done=after)], NODES, Rays(fire.address))
+        measurement.measure([Batch(drawn, environment, folder)], NODES, Rays(fire.address), on_result=after)
         folder.describe(finished=True)
     soak = judged(drawn, seen, here, fire.remains)
     _show(soak, cells, fire.kills)

@@ -766,7 +766,7 @@ def checked(asked, tmp_path, monkeypatch):
 
     def checked(run_part, *words):
         monkeypatch.setattr(
-            measurement, "run_batches", lambda batches, workers, engine: run_part(*batches, batches[0].run)
+            measurement, "run_batches", lambda batches, workers, engine, on_result: run_part(*batches, on_result)
         )
         return asked("check", f"{file}:build", *words)
 
@@ -778,10 +778,10 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(checked, monkeypatch)
     used = {}
     monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
 
-    def run_part(part, run):
-        used[part.stack.python] = run
+    def run_part(part, on_result):
+        used[part.stack.python] = part.run
         for cell in part.cells:
-            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
+            on_result(part, entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
     code, answer, errors = checked(run_part, "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
@@ -796,7 +796,9 @@ def test_the_command_tells_a_fault_from_a_mistake(checked):
     def fail(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    differs = checked(lambda part, run: part.done(entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")
+    differs = checked(
+        lambda part, on_result: on_result(part, entry("diverges")), *"--strategy ddp --checkpointing off".split()
+    )
     assert differs[0] == 1
     code, answer, [*_, line] = checked(fail, "--json")
     assert code == 2 and not answer
@@ -807,13 +809,13 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(checked, tmp_pat
     """Breaks when cells of another model, or of the file before it was changed, are taken for this model's."""
     ran = []
 
-    def run_part(part, run):
+    def run_part(part, on_result):
         for cell in part.cells:
             if len(ran) == 1 and cell != ran[0]:
                 ran.append(cell)
                 raise KeyboardInterrupt
             ran.append(cell)
-            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
+            on_result(part, entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
     code, _, errors = checked(run_part, "--strategy", "ddp")
     assert code == 130 and errors[-1].endswith("the same command with --resume goes on")

@@ -61,8 +61,8 @@ def test_no_two_cells_at_a_time_see_one_gpu_and_four_wait_for_four(head, nodes, 
     """Breaks when slots share a GPU, ranks see all of a node's, or cells that want more than a node has never run."""
     nodes(num_cpus=4, num_gpus=count)
     stack, results = Environment(light.command(tmp_path, OF_STACK), ""), []
-    batch = Batch(CELLS, stack, run=OnStandIn(count), done=results.append)
-    measurement.run_batches([batch], 0, Rays(head.address))
+    batch = Batch(CELLS, stack, run=OnStandIn(count))
+    measurement.run_batches([batch], 0, Rays(head.address), lambda _, entry: results.append(entry))
     assert {each.cell for each in results} == {*CELLS} and len(results) == len(CELLS)
     seen = []
     for each in results:

@@ -42,11 +42,11 @@ def lab(tmp_path, monkeypatch):
     def record(cells, *reports, packages=("trl",)):
         server = Server(tmp_path, reports)
 
-        def run_batches(batches, workers):
+        def run_batches(batches, workers, on_result):
             [batch] = batches
             references = type("References", (), {"file": lambda *_: runner.Reference(tmp_path)})()
             for cell in batch.cells:
-                batch.done(batch.run(server, references, cell))
+                on_result(batch, batch.run(server, references, cell))
 
         monkeypatch.setattr(measurement, "run_batches", run_batches)
         return executed.of(HERE, cells, packages, 1), server.jobs

@@ -62,24 +62,24 @@ def test_an_interruption_loses_no_result(interruptible):
             raise ServerDied
         return entries.entry(cell)
 
-    def done(entry):
+    def done(_, entry):
         if not written:
             assert third.wait(60)
             signal.raise_signal(signal.SIGINT)
         written.append(entry.cell)
 
     with pytest.raises(KeyboardInterrupt):
-        measurement.run_batches([Batch(cells, run=run_cell, done=done)], 1)
+        measurement.run_batches([Batch(cells, run=run_cell)], 1, on_result=done)
     assert written == cells[:2] and begun == cells[:3]
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
-    batch = Batch([CELL], run=lambda server, references, cell: entries.entry(cell), done=written.append)
+    batch = Batch([CELL], run=lambda server, references, cell: entries.entry(cell))
     with ThreadPoolExecutor() as pool:
-        pool.submit(measurement.run_batches, [batch], 1)
-    assert [entry.cell for entry in written] == [CELL]
+        pool.submit(measurement.run_batches, [batch], 1, on_result=lambda _, entry: written.append(entry.cell))
+    assert written == [CELL]
 
 
 def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
@@ -95,7 +95,7 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
         return entries.entry(cell)
 
     with pytest.raises(ZeroDivisionError):
-        measurement.run_batches([Batch(cells, run=run_cell, done=lambda entry: written.append(entry.cell))], 2)
+        measurement.run_batches([Batch(cells, run=run_cell)], 2, on_result=lambda _, entry: written.append(entry.cell))
     assert written == cells[1:]
 
 
