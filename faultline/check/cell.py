@@ -63,7 +63,7 @@ def run(target: CheckTarget, server: RankServer, references: References, cell: C
                 " their gradients, so nothing can be compared: switch off random numbers that the model draws,"
                 " or what makes rounding grow (a BatchNorm over few values?)"
             )
-        job = Job(cell.id, cell.world_size, reference=str(made.file), target=model, inject=inject)
+        job = Job(cell, cell.world_size, reference=str(made.file), target=model, inject=inject)
 
         def judge(cell: Cell, ended: Ended, half: int = 0) -> oracle.Judgement:
             # A model that checkpoints by itself does so where nothing was asked for, in one process too.
@@ -121,7 +121,7 @@ def not_resizable(
     """
     alone = reference(cell)
     shares = target.for_ranks(replace(cell, world_size=cell.saved_by))
-    shared = replace(job, cell=alone.id, world_size=1, target=shares, inject="")
+    shared = replace(job, cell=alone, world_size=1, target=shares, inject="")
     judged = judge(alone, server.run(shared))
     if judged.outcome == Outcome.TRAINS:
         return None

@@ -53,7 +53,7 @@ class References:
         name = f"{of.id}/{target.world_size}{'/together' * target.together}" if target else of.id
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._made:
-                job = Job(of.id, reference=str(self._file(name)), record=True, target=target)
+                job = Job(of, reference=str(self._file(name)), record=True, target=target)
                 made = _made(server, job)
                 if made.problem and made.problem.kind == DIED:
                     return made
@@ -133,7 +133,7 @@ def trained(
         return Ended([]), None, without_reference(reference.problem)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
         job = Job(
-            cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
+            cell, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
         )
         if cell.life != "straight":
             ended, judged = in_two_halves(
@@ -142,7 +142,7 @@ def trained(
             return ended, None, judged
         ended = server.run(job)
         saved = ended.finished and os.listdir(folder)
-        loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if saved else None
+        loaded = server.run(Job(cell, checkpoint=folder, load=True, executed=executed)) if saved else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 
 
@@ -150,11 +150,11 @@ def in_two_halves(
     server: RankServer, job: Job, judge: Callable[[Cell, Ended, int], Judgement]
 ) -> tuple[Ended, Judgement]:
     """Train half of a life and save; if that trains, have fresh ranks load and train on, in a resized life fewer."""
-    cell = Cell.parse(job.cell)
+    cell = job.cell
     before = replace(cell, world_size=cell.saved_by)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
         job = replace(job, checkpoint="", state=folder)
-        first = server.run(replace(job, cell=before.id, world_size=before.world_size, half=FIRST))
+        first = server.run(replace(job, cell=before, world_size=before.world_size, half=FIRST))
         judged = judge(before, first, FIRST)
         if judged.outcome is not Outcome.TRAINS:
             return first, judged

@@ -24,7 +24,6 @@ from faultline.base.errors import UNREADABLE, NeverReady, ServerDied
 from faultline.base.interpreters import command
 from faultline.base.paths import ROOT
 from faultline.base.text import cut
-from faultline.cells.cell import Cell
 from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
@@ -168,7 +167,7 @@ class RankServer:
         """Run one cell's ranks to their end, spread over the `peers` too where that can be; nothing of it is left."""
         together = [self, *self.peers]
         spread = job.world_size > 1 and not job.world_size % len(together) and not job.half
-        traces = job.cell and Cell.parse(job.cell).compile != COMPILE.default
+        traces = job.cell.compile != COMPILE.default
         return nodes.run(together if spread else [self], job, self.deadline * (nodes.COMPILING if traces else 1))
 
     def begin(self, job: Job) -> Begun:

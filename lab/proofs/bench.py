@@ -89,7 +89,7 @@ def per_cell(ranks: RankServer, references: runner.References) -> list[Row]:
             reference = references.file(ranks, cell)
             if reference.problem:
                 raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
-            job = Job(cell.id, 2, reference=str(reference.file))
+            job = Job(cell, 2, reference=str(reference.file))
             forked.append(timed(partial(ranks.run, job)))
             again = ranks.run(replace(job, times=2))
             if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
@@ -127,7 +127,7 @@ def torchrun(job: Job) -> None:
         done = ask(command(sys.executable, *words))
         reports = [Path(folder) / f"report{rank}.json" for rank in range(2)]
         if done.returncode or any(json.loads(report.read_text())["error"] for report in reports):
-            raise RuntimeError(f"{job.cell}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")
+            raise RuntimeError(f"{job.cell.id}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
@@ -136,7 +136,7 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     They are all that runs below this process: a second server would share the libraries' pages, and halve them.
     """
     cells = [healthy(strategy)[0] for strategy in STRATEGIES]
-    jobs = [Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
+    jobs = [Job(cell, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
     most = 0
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: [ranks.run(job) for job in jobs for _ in range(5)])

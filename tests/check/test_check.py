@@ -437,7 +437,7 @@ def test_what_ends_one_process_says_nothing_of_a_resized_life():
         **dict.fromkeys(("hangs", "invalid"), ("invalid", "reference")),
     }.items():
         judged = oracle.Judgement(outcomes.Outcome(outcome), "", "why")
-        refused = checking.not_resizable(target, server, cell, Job(cell.id), lambda cell, ended, it=judged: it)
+        refused = checking.not_resizable(target, server, cell, Job(cell), lambda cell, ended, it=judged: it)
         assert (refused and (refused.outcome, refused.signature)) == expected
         assert refused is None or "why" in refused.detail
 

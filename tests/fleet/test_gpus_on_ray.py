@@ -31,7 +31,7 @@ CELLS = [replace(cell, variant=f"v{number}") for number, cell in enumerate([TWO,
 
 def run(server, references, cell):
     began = time.monotonic()
-    ended = server.run(Job(cell.id, cell.world_size, inject="environment"))
+    ended = server.run(Job(cell, cell.world_size, inject="environment"))
     visible = sorted({rank.report.evidence["found"]["CUDA_VISIBLE_DEVICES"] for rank in ended.ranks})
     return entries.entry(cell, evidence={"began": began, "ended": time.monotonic(), "visible": visible})
 

@@ -92,7 +92,7 @@ def test_the_cells_that_are_timed_save_nothing_and_can_run_in_ranks_that_have_ru
         cell = Cell("fsdp_reference_model", "helper", strategy)
         reference = references.file(shared_server, cell)
         assert not reference.problem
-        jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
+        jobs = [Job(cell, 2, reference=str(reference.file), times=times) for times in (1, 2)]
         once, again = ([end.report for end in shared_server.run(job).ranks] for job in jobs)
         assert [report.error for report in again] == [None, None]
         for key in ("digests", "evidence"):

@@ -131,7 +131,7 @@ TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 def a_job(server, references, cell):
     reference = references.file(server, cell)
     assert not reference.problem
-    return Job(cell.id, 2, reference=str(reference.file))
+    return Job(cell, 2, reference=str(reference.file))
 
 
 def launch(launcher, job, folder):

@@ -64,7 +64,7 @@ def test_what_all_ranks_executed_is_recorded_once(lab):
     again, jobs = lab(CELLS[:1], one, other)
     assert again == ran and jobs == []
     both, jobs = lab(CELLS, one, other)
-    assert [job.cell for job in jobs] == [CELLS[1].id] and {*both} == {*CELLS}
+    assert [job.cell for job in jobs] == CELLS[1:] and {*both} == {*CELLS}
     assert not Cache(HERE.lock).take(CELLS), "a recording is no result"
     other, jobs = lab(CELLS[:1], packages=("torch", "trl_y"))
     assert other == {CELLS[0]: {("torch/a.py", "f")}} and jobs == [], "all of it is kept, and what is asked for is read"
@@ -102,5 +102,5 @@ def test_real_ranks_record_what_the_engine_executes(shared_server):
     assert "DeepSpeedZeroOptimizer_Stage3.__init__" in names[CELLS[1]]
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
     assert any(file == "torch/nn/parallel/distributed.py" and "forward" in name for file, name in ran[CELLS[0]])
-    measured = shared_server.run(runner.Job(CELLS[0].id, 2)).ranks[0].report
+    measured = shared_server.run(runner.Job(CELLS[0], 2)).ranks[0].report
     assert not measured.executed, "a measured run records nothing"

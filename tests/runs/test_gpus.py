@@ -71,7 +71,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
 
     def run(server, references, cell):
         began = time.monotonic()
-        ended = server.run(Job(cell.id, cell.world_size, inject="environment"))
+        ended = server.run(Job(cell, cell.world_size, inject="environment"))
         shown = [rank.report.evidence["found"] for rank in ended.ranks]
         assert {each["CUDA_DEVICE_ORDER"] for each in shown} == {"PCI_BUS_ID"}
         visible = {each["CUDA_VISIBLE_DEVICES"] for each in shown}

@@ -38,7 +38,7 @@ def pair(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run(Job(CELL.id, world_size, inject=deed))
+    return server.run(Job(CELL, world_size, inject=deed))
 
 
 @pytest.mark.slow
