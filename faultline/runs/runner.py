@@ -18,7 +18,7 @@ from faultline.cells.expected import Expectation
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import FIRST, SECOND, Job, Target
 from faultline.ranks.report import ErrorReport, Report
-from faultline.runs import oracle, results
+from faultline.runs import nodes, oracle, results
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import RankServer
@@ -85,7 +85,7 @@ def _made(server: RankServer, job: Job) -> Reference:
     victim, unless somebody's own code ran in it."""
     problem, file = f"its rank died or hung {TRIES} times", Path(job.reference)
     for _ in range(1 if job.target else TRIES):
-        ended = server.run(job)
+        ended = nodes.run(server, job)
         report = ended.ranks[0].report or Report()
         if file.exists():
             return Reference(file, report.facts or Facts())
@@ -140,9 +140,9 @@ def trained(
                 server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
             )
             return ended, None, judged
-        ended = server.run(job)
+        ended = nodes.run(server, job)
         saved = ended.finished and os.listdir(folder)
-        loaded = server.run(Job(cell, checkpoint=folder, load=True, executed=executed)) if saved else None
+        loaded = nodes.run(server, Job(cell, checkpoint=folder, load=True, executed=executed)) if saved else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 
 
@@ -154,11 +154,11 @@ def in_two_halves(
     before = replace(cell, world_size=cell.saved_by)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
         job = replace(job, checkpoint="", state=folder)
-        first = server.run(replace(job, cell=before, world_size=before.world_size, half=FIRST))
+        first = nodes.run(server, replace(job, cell=before, world_size=before.world_size, half=FIRST))
         judged = judge(before, first, FIRST)
         if judged.outcome is not Outcome.TRAINS:
             return first, judged
-        second = server.run(replace(job, half=SECOND))
+        second = nodes.run(server, replace(job, half=SECOND))
     return second, resumed(judge(cell, second, SECOND), first, second)
 
 

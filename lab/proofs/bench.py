@@ -27,7 +27,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.matrix.command import split
 from faultline.ranks.job import Job
-from faultline.runs import estimates, measurement, runner
+from faultline.runs import estimates, measurement, nodes, runner
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
@@ -90,8 +90,8 @@ def per_cell(ranks: RankServer, references: runner.References) -> list[Row]:
             if reference.problem:
                 raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
             job = Job(cell, 2, reference=str(reference.file))
-            forked.append(timed(partial(ranks.run, job)))
-            again = ranks.run(replace(job, times=2))
+            forked.append(timed(partial(nodes.run, ranks, job)))
+            again = nodes.run(ranks, replace(job, times=2))
             if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
                 raise RuntimeError(f"{cell.id}: {wrong[0].message}")
             bare.append(max(end.report.seconds for end in again.ranks if end.report))
@@ -139,7 +139,7 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     jobs = [Job(cell, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
     most = 0
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: [ranks.run(job) for job in jobs for _ in range(5)])
+        running = beside.submit(lambda: [nodes.run(ranks, job) for job in jobs for _ in range(5)])
         while not running.done():
             try:
                 everyone = psutil.Process().children(recursive=True)

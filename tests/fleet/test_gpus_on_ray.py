@@ -13,7 +13,7 @@ from ray import cloudpickle
 from faultline.cells.cell import Cell
 from faultline.fleet.rays import Rays
 from faultline.ranks.job import Job
-from faultline.runs import gpus, measurement
+from faultline.runs import gpus, measurement, nodes
 from faultline.runs.driver import Batch
 from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import entries, light
@@ -31,7 +31,7 @@ CELLS = [replace(cell, variant=f"v{number}") for number, cell in enumerate([TWO,
 
 def run(server, references, cell):
     began = time.monotonic()
-    ended = server.run(Job(cell, cell.world_size, inject="environment"))
+    ended = nodes.run(server, Job(cell, cell.world_size, inject="environment"))
     visible = sorted({rank.report.evidence["found"]["CUDA_VISIBLE_DEVICES"] for rank in ended.ranks})
     return entries.entry(cell, evidence={"began": began, "ended": time.monotonic(), "visible": visible})
 

@@ -10,7 +10,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
-from faultline.runs import cache, executed, measurement, runner
+from faultline.runs import cache, executed, measurement, nodes, runner
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.stacks.environments import Environment
@@ -49,6 +49,7 @@ def lab(tmp_path, monkeypatch):
                 on_result(batch, batch.run(server, references, cell))
 
         monkeypatch.setattr(measurement, "run_batches", run_batches)
+        monkeypatch.setattr(nodes, "run", Server.run)
         return executed.of(HERE, cells, packages, 1), server.jobs
 
     return record
@@ -102,5 +103,5 @@ def test_real_ranks_record_what_the_engine_executes(shared_server):
     assert "DeepSpeedZeroOptimizer_Stage3.__init__" in names[CELLS[1]]
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
     assert any(file == "torch/nn/parallel/distributed.py" and "forward" in name for file, name in ran[CELLS[0]])
-    measured = shared_server.run(runner.Job(CELLS[0], 2)).ranks[0].report
+    measured = nodes.run(shared_server, runner.Job(CELLS[0], 2)).ranks[0].report
     assert not measured.executed, "a measured run records nothing"

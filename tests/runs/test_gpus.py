@@ -16,7 +16,7 @@ from faultline.base.errors import ServerDied, UsageError
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
-from faultline.runs import cache, engines, gpus, measurement
+from faultline.runs import cache, engines, gpus, measurement, nodes
 from faultline.runs.driver import Batch
 from faultline.stacks.environments import Environment
 from tests.support import entries, light
@@ -71,7 +71,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
 
     def run(server, references, cell):
         began = time.monotonic()
-        ended = server.run(Job(cell, cell.world_size, inject="environment"))
+        ended = nodes.run(server, Job(cell, cell.world_size, inject="environment"))
         shown = [rank.report.evidence["found"] for rank in ended.ranks]
         assert {each["CUDA_DEVICE_ORDER"] for each in shown} == {"PCI_BUS_ID"}
         visible = {each["CUDA_VISIBLE_DEVICES"] for each in shown}

@@ -41,7 +41,7 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run(Job(CELL, world_size, inject=deed))
+    return nodes.run(server, Job(CELL, world_size, inject=deed))
 
 
 def outcome(ended):
