@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,8 @@ from faultline.cells.words import group_strategies
 from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, on_gpus, page, terminal
-from faultline.runs import cache, estimates, gpus, measurement, results, sendable, storage
-from faultline.runs.driver import Batch
-from faultline.runs.engines import LOCAL, Engine, runnable
+from faultline.runs import estimates, gpus, measurement, results, sendable, storage
+from faultline.runs.engines import LOCAL, Engine, check_cells
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -52,39 +52,28 @@ class RunRequest:
 
 def run(request: RunRequest) -> int:
     """Run cells into a results folder; the exit code says whether all of them did what is expected."""
-    if not request.results:
-        return _run(request)
-    chosen(request)  # a mistake makes no folder
-    folder = Path(request.results).absolute()
-    with storage.alone(folder):
-        return _run(request, folder)
-
-
-def _run(request: RunRequest, named: Path | None = None) -> int:
     whole = chosen(request)
     cells = shard(whole, request.shard) if request.shard else whole
-    environment = environments.chosen(request.stack, request.python)
+    stack = environments.chosen(request.stack, request.python)
+    about: dict[str, object] = {"whole": tuple(cell.id for cell in whole)} if request.shard else {}
+    if whole[0].device == "cuda" and request.engine.here:
+        about["machine"] = gpus.machine()
     kind = "run" if request.stack == TODAY and not request.python else "stack"
     asked = "" if request.stack == TODAY else request.stack
     selection = vars(request.selection)
-    folder, known = storage.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
-    if request.shard:
-        folder.describe(whole=tuple(cell.id for cell in whole))
-    if whole[0].device == "cuda" and request.engine.here:
-        folder.describe(machine=gpus.machine())
-    missing = measurement.without(cells, known)
-    keep = cache.of(environment, whole[0].device, here=request.engine.here)
-    if not request.fresh:
-        known = [*known, *measurement.taken(missing, folder, keep, only_expected=True)]
-        missing = measurement.without(missing, known)
-    measurement.measure([Batch(missing, environment, folder, known, keep)], request.workers, request.engine)
-    folder.describe(finished=True)
-    return finish(folder, folder.results(), ran_here=True)
+    named = Path(request.results).absolute() if request.results else None  # of which a mistake has made nothing yet
+    with storage.alone(named) if named else nullcontext():
+        folder, known = storage.begun(kind, cells, stack.versions, selection, asked, request.resume, named, **about)
+        batch = measurement.prepare(cells, stack, folder, known, request.engine, request.fresh, only_expected=True)
+        measurement.measure([batch], request.workers, request.engine)
+        folder.describe(finished=True)
+        return finish(folder, folder.results(), ran_here=True)
 
 
 def chosen(request: RunRequest) -> list[Cell]:
     """The cells of a request before they are split; a mistake in it, or in a failure's rules, is reported first."""
-    cells = runnable(request.selection, request.engine)
+    cells = select(failures(), request.selection)
+    check_cells(cells, request.engine)
     for failure in failures().values():
         expected.rules(failure)
     return measured.quick(cells) if request.quick else cells

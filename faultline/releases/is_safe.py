@@ -9,8 +9,9 @@ from rich.console import Console
 from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
 from faultline.base.text import count
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection
+from faultline.cells.selection import Selection, select
 from faultline.releases import coverage, given_stacks, is_safe_view, recorded, sampling, side_by_side
 from faultline.releases.changes import Comparison
 from faultline.releases.coverage import Reach
@@ -55,7 +56,8 @@ class IsSafeRequest:
 def run(request: IsSafeRequest) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
-    cells = engines.runnable(request.selection, request.engine)
+    cells = select(failures(), request.selection)
+    engines.check_cells(cells, request.engine)
     every = request.whole or sampling.names_cells(request.selection)
     if not every:
         cells = sampling.usual_cells(cells)

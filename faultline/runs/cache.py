@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -243,11 +243,6 @@ def prune(limit: int = LIMIT) -> None:
         with contextlib.suppress(OSError):
             file.unlink()
         total -= size
-
-
-def note(taken: Sequence[Result], cells: Sequence[Cell]) -> str:
-    """How many results were not measured again."""
-    return f"{len(taken):,} of {len(cells):,} cells were measured before; --fresh runs them again"
 
 
 def _judged(entry: Result) -> Result:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -76,8 +76,7 @@ def begin(
         if not folder:
             raise UsageError(f"no {kind} run with these options and packages can be resumed; leave out --resume")
     else:
-        folder = storage.new_run(kind=kind)
-        folder.describe(request=asked)
+        folder = storage.new_run(kind=kind, request=asked)
     lock = FileLock(folder.path / "lock")
     try:
         lock.acquire(timeout=0)
@@ -168,19 +167,10 @@ def _batch(
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
     wanted = {*cells}
     known = [entry for entry in storage.lasting(folder) if entry.cell in wanted]
-    missing = measurement.without(cells, known)
-    keep = None
-    if missing:
+    if measurement.without(cells, known):
         note(f"{name}: {line}")
-        keep = cache.of(environment, cells[0].device, again, campaign.engine.here)
-        if not campaign.fresh:
-            known += measurement.taken(missing, folder, keep)
-            missing = measurement.without(missing, known)
-
-    def refused(error: NeverReady) -> None:
-        folder.describe(unusable=str(error))
-
-    return Batch(missing, environment, folder, known, keep, refused=refused)
+    batch = measurement.prepare(cells, environment, folder, known, campaign.engine, campaign.fresh, again)
+    return replace(batch, refused=lambda error: folder.describe(unusable=str(error)))
 
 
 def _measured(batch: Batch, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:

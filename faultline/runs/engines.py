@@ -16,9 +16,7 @@ from faultline.base.axes import DEVICES
 from faultline.base.errors import UsageError, unknown
 from faultline.base.interpreters import ask, command
 from faultline.base.text import count
-from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection, select
 from faultline.runs import gpus
 from faultline.runs.driver import Batch, Driver, Slot
 from faultline.runs.gpus import Gpus
@@ -184,15 +182,13 @@ def sized(cells: Sequence[Cell], here: Gpus) -> tuple[int, int]:
     return max(1, len(here.gpus) // size), size
 
 
-def runnable(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
-    """The selected cells; refuses what can't be run here, if the engine runs them here."""
-    cells = select(failures(), selection)
+def check_cells(cells: Sequence[Cell], engine: Engine = LOCAL) -> None:
+    """Refuse cells that an engine can't run together: none, those of several devices, or of one that isn't here."""
     devices = {cell.device for cell in cells}
     if len(devices) != 1:
         raise UsageError("give cells of one device at a time" if cells else "no cell matches all of these options")
     if engine.here:
         check_device(devices.pop())
-    return cells
 
 
 def check_device(device: str, python: str = sys.executable) -> None:

@@ -13,12 +13,12 @@ from faultline.base.errors import NoRoom, Terminated, terminate
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.runs import cache, results, storage
-from faultline.runs.cache import Cache
 from faultline.runs.driver import Batch, Driver, Event
 from faultline.runs.engines import LOCAL, Engine
 from faultline.runs.progress import UNEXPECTED, progress
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
+from faultline.stacks.environments import Environment
 
 LOOK = 0.5  # seconds after which a wait for results begins again
 
@@ -138,15 +138,31 @@ def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]
             signal.signal(number, usual[number])
 
 
-def taken(cells: Sequence[Cell], folder: RunFolder, keep: Cache, only_expected: bool = False) -> list[Result]:
-    """The cached results of cells, written into a folder as if they had been measured for it."""
-    entries = [entry for entry in keep.take(cells) if not only_expected or results.as_expected(entry)]
-    if entries:
-        writer = storage.Writer(folder)
-        writer.add(*entries)
-        writer.close()
-        print(cache.note(entries, cells), file=sys.stderr)
-    return entries
+def prepare(
+    cells: Sequence[Cell],
+    stack: Environment,
+    folder: RunFolder,
+    known: Sequence[Result],
+    engine: Engine = LOCAL,
+    fresh: bool = False,
+    again: int = 0,
+    only_expected: bool = False,
+) -> Batch:
+    """The batch of those cells that a folder has no result of, nor the cache, unless it is `fresh`.
+
+    What the cache has is written into the folder, as if it had been measured for it.
+    """
+    missing = without(cells, known)
+    if not missing:
+        return Batch(missing, stack, folder, known)
+    keep = cache.of(stack, cells[0].device, again, engine.here)
+    taken = [] if fresh else [each for each in keep.take(missing) if not only_expected or results.as_expected(each)]
+    if taken:
+        with contextlib.closing(storage.Writer(folder)) as writer:
+            writer.add(*taken)
+        note = f"{len(taken):,} of {len(missing):,} cells were measured before; --fresh runs them again"
+        print(note, file=sys.stderr)
+    return Batch(without(missing, taken), stack, folder, [*known, *taken], keep)
 
 
 def without(cells: Iterable[Cell], known: Iterable[Result]) -> list[Cell]:

@@ -14,7 +14,6 @@ import pytest
 from faultline.base import machine
 from faultline.base.errors import ServerDied, UsageError
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
 from faultline.runs import cache, engines, gpus, measurement, nodes
 from faultline.runs.driver import Batch
@@ -179,8 +178,7 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
     """Breaks when cells for the CPU or a cluster's head look for GPUs, or a fleet's results are kept as one's own."""
     monkeypatch.setattr(engines, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
-    asked = Selection(failure=(CELL.failure,), strategy=("ddp",), device="cuda")
-    assert engines.runnable(asked, SimpleNamespace(here=False))
+    engines.check_cells([replace(CELL, device="cuda")], SimpleNamespace(here=False))
     with gpus.lent(replace(CELL, device="cpu")) as lent:
         assert lent == ()
     assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""
