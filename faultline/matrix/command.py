@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, on_gpus, page, terminal
 from faultline.runs import estimates, gpus, measurement, results, sendable, storage
+from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine, check_cells
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -64,7 +65,8 @@ def run(request: RunRequest) -> int:
     named = Path(request.results).absolute() if request.results else None  # of which a mistake has made nothing yet
     with storage.alone(named) if named else nullcontext():
         folder, known = storage.begun(kind, cells, stack.versions, selection, asked, request.resume, named, **about)
-        batch = measurement.prepare(cells, stack, folder, known, request.engine, request.fresh, only_expected=True)
+        batch = Batch(cells, stack, folder, known)
+        batch = measurement.prepare(batch, request.engine, request.fresh, expected=True)
         measurement.measure([batch], request.workers, request.engine)
         folder.describe(finished=True)
         return finish(folder, folder.results(), ran_here=True)
@@ -86,10 +88,9 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
     Where a run on GPUs `ran_here` on a stack of stacks/, it also leaves a file that can be sent: another machine
     doesn't know which names to leave out of it.
     """
-    info, on_gpu = folder.info(), any(result.cell.device == "cuda" for result in judged)
-    if on_gpu:
-        folder.describe(machine=sendable.machine(info.machine, judged))
-        info = folder.info()
+    if on_gpu := any(result.cell.device == "cuda" for result in judged):
+        folder.describe(machine=sendable.machine(folder.info().machine, judged))
+    info = folder.info()
     junit.write(folder.path / "junit.xml", judged)
     page.write(folder.path / "report.html", judged, info)
     console = Console()
@@ -159,13 +160,12 @@ def _merged(folders: Sequence[RunFolder], into: Path | None = None) -> tuple[Run
         shutil.rmtree(into, ignore_errors=True)
         into.mkdir(parents=True)
     merged = RunFolder(into) if into else storage.new_run()
-    merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
     machines = {info.machine for info in infos}
-    merged.describe(machine=machines.pop() if len(machines) == 1 else storage.Machine())
-    writer = storage.Writer(merged)
-    for entry in results.values():
-        writer.add(entry)
-    writer.close()
+    machine = machines.pop() if len(machines) == 1 else storage.Machine()
+    stack, finished = "".join(stacks), not missing
+    merged.describe(request=infos[0].request, cells=whole, stack=stack, machine=machine, finished=finished)
+    with closing(storage.Writer(merged)) as writer:
+        writer.add(*results.values())
     return merged, missing
 
 

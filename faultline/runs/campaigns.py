@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -130,7 +130,7 @@ def measure(
     except Enough:
         return _measured(batch, name, cells, finished=False)
     except NeverReady as error:
-        batch.refused(error)
+        batch.written_to.describe(unusable=str(error))
     return _measured(batch, name, cells)
 
 
@@ -169,8 +169,8 @@ def _batch(
     known = [entry for entry in storage.lasting(folder) if entry.cell in wanted]
     if measurement.without(cells, known):
         note(f"{name}: {line}")
-    batch = measurement.prepare(cells, environment, folder, known, campaign.engine, campaign.fresh, again)
-    return replace(batch, refused=lambda error: folder.describe(unusable=str(error)))
+    batch = Batch(cells, environment, folder, known, refused=lambda error: folder.describe(unusable=str(error)))
+    return measurement.prepare(batch, campaign.engine, campaign.fresh, again)
 
 
 def _measured(batch: Batch, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:

@@ -21,17 +21,13 @@ MOVED = 20  # cells for each slot, for which it is worth while to start a slot i
 NODES = 3  # that may lose a cell, or times that one may
 
 
-def raise_it(error: NeverReady) -> None:
-    """What is done about cells that nothing can run, unless somebody says otherwise."""
-    raise error
-
-
 @dataclass(frozen=True)
 class Batch:
     """Cells on one stack, as they go from a verb to an engine: `run` runs each.
 
     `folder` is where results are written, which has `known` ones of these cells already; `keep` caches each new one.
-    `refused` is called if nothing can run the cells. Each slot has so many `gpus`, on an engine whose slots keep them.
+    `refused` is called if nothing can run the cells; without it, that is raised. Each slot has so many `gpus`, on an
+    engine whose slots keep them.
     """
 
     cells: Sequence[Cell]
@@ -40,7 +36,7 @@ class Batch:
     known: Sequence[Result] = ()
     keep: Cache | None = None
     run: RunCell = run_cell
-    refused: Callable[[NeverReady], None] = raise_it
+    refused: Callable[[NeverReady], None] | None = None
     gpus: int = 0
 
     @property

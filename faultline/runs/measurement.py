@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from faultline.runs.engines import LOCAL, Engine
 from faultline.runs.progress import UNEXPECTED, progress
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
-from faultline.stacks.environments import Environment
 
 LOOK = 0.5  # seconds after which a wait for results begins again
 
@@ -42,10 +42,8 @@ def measure(
     if fewer:
         print(fewer, file=sys.stderr)
     writers = {batch.written_to: storage.Writer(batch.written_to) for batch in batches}
-    for batch in batches:
-        batch.written_to.describe(finished=False)
-        if batch.keep:
-            batch.keep.begin(batch.cells)
+    for folder in writers:
+        folder.describe(finished=False)
     try:
         with progress(Console(stderr=True), cells, known, now, wrong) as advance:
 
@@ -103,9 +101,11 @@ def run_batches(
                     if isinstance(item, Result):
                         left[number] -= 1
                         on_result(parts[number], item)
-                    else:
+                    elif refused := parts[number].refused:
                         left[number] = 0
-                        parts[number].refused(item)
+                        refused(item)
+                    else:
+                        raise item
         finally:
             while not driver.events.empty():
                 event = driver.events.get()
@@ -138,31 +138,25 @@ def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]
             signal.signal(number, usual[number])
 
 
-def prepare(
-    cells: Sequence[Cell],
-    stack: Environment,
-    folder: RunFolder,
-    known: Sequence[Result],
-    engine: Engine = LOCAL,
-    fresh: bool = False,
-    again: int = 0,
-    only_expected: bool = False,
-) -> Batch:
-    """The batch of those cells that a folder has no result of, nor the cache, unless it is `fresh`.
+def prepare(batch: Batch, engine: Engine = LOCAL, fresh: bool = False, again: int = 0, expected: bool = False) -> Batch:
+    """Leave out the cells that a batch has results of, and, unless it is `fresh`, those that the cache has.
 
-    What the cache has is written into the folder, as if it had been measured for it.
+    What the cache has is written into the folder, as if it had been measured for it; if `expected`, what it has of
+    cells that did what is expected of them. `again` is as `Cache` has it.
     """
-    missing = without(cells, known)
+    missing = without(batch.cells, batch.known)
     if not missing:
-        return Batch(missing, stack, folder, known)
-    keep = cache.of(stack, cells[0].device, again, engine.here)
-    taken = [] if fresh else [each for each in keep.take(missing) if not only_expected or results.as_expected(each)]
+        return replace(batch, cells=missing)
+    keep = cache.of(batch.stack, missing[0].device, again, engine.here)
+    taken = [] if fresh else [each for each in keep.take(missing) if not expected or results.as_expected(each)]
     if taken:
-        with contextlib.closing(storage.Writer(folder)) as writer:
+        with contextlib.closing(storage.Writer(batch.written_to)) as writer:
             writer.add(*taken)
         note = f"{len(taken):,} of {len(missing):,} cells were measured before; --fresh runs them again"
         print(note, file=sys.stderr)
-    return Batch(without(missing, taken), stack, folder, [*known, *taken], keep)
+    left = without(missing, taken)
+    keep.begin(left)
+    return replace(batch, cells=left, known=[*batch.known, *taken], keep=keep)
 
 
 def without(cells: Iterable[Cell], known: Iterable[Result]) -> list[Cell]:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,20 +212,23 @@ def begun(
     named: Path | None = None,
     **about: object,
 ) -> tuple[RunFolder, list[Result]]:
-    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells.
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells; refuses
+    one of another stack or of other cells.
 
     A folder that is `named` is gone on with if it has a run, and else begun: whoever starts the same command again on
     another machine doesn't know how far the first one came. Either way its run.json has what `about` says.
     """
+    ids = tuple(cell.id for cell in cells)
     folder = RunFolder(named) if named else latest_run(kind=kind) if resume else None
     if folder and (not named or (named / "run.json").exists()):
         if not resume:
             raise UsageError(f"{folder.shown} has a run: add --resume to go on with it, or name another folder")
-        known = resumable(folder, cells, versions)
+        same_stack(folder, versions)
+        if {*folder.info().cells} != {*ids}:
+            raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
         folder.describe(**about)
-        return folder, known
-    ids, stack = tuple(cell.id for cell in cells), packages.stack_name(versions)
-    about = {"request": request, "cells": ids, "asked": asked, "stack": stack, **about}
+        return folder, lasting(folder)
+    about = {"request": request, "cells": ids, "asked": asked, "stack": packages.stack_name(versions), **about}
     if not folder:
         return new_run(kind=kind, **about), []
     folder.describe(kind=kind, **about)
@@ -264,14 +267,6 @@ def entries(folder: RunFolder) -> list[Result]:
         lines = "1 line is" if others == 1 else f"{others} lines are"
         print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or no result of this version", file=sys.stderr)
     return every
-
-
-def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
-    """What an interrupted run already has; refuses one of another stack or of other cells."""
-    same_stack(folder, versions)
-    if set(folder.info().cells) != {cell.id for cell in cells}:
-        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
-    return lasting(folder)
 
 
 def lasting(folder: RunFolder) -> list[Result]:

@@ -96,7 +96,7 @@ def run(cells: int, seed: int) -> int:
 def _here(cells: Sequence[Cell], environment: Environment) -> list[Result]:
     """What cells do on this machine's workers."""
     folder = storage.new_run(kind="soak-here", cells=tuple(cell.id for cell in cells))
-    batch = measurement.prepare(cells, environment, folder, (), only_expected=True)
+    batch = measurement.prepare(Batch(cells, environment, folder), expected=True)
     measurement.measure([batch], machine.cores())
     folder.describe(finished=True)
     return folder.results()

@@ -17,6 +17,7 @@ from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.runs import cache, engines, gpus, measurement, nodes
 from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL, Pool
 from faultline.stacks.environments import Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -157,7 +158,7 @@ def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, p
     """Breaks when GPUs stay idle, more servers start than can have GPUs at a time, or nobody hears that they share."""
     cards(count)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
-    number, why = engines.bounded(cells, asked, per_gpu=per_gpu)
+    number, why = Pool(per_gpu).workers(cells, asked)
     assert number == expected and bool(why) == (expected < min(asked, len(cells)))
     assert not why or per_gpu == 1 or why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
 
@@ -167,12 +168,12 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     monkeypatch.setattr(machine, "memory", lambda: 4 << 30)
     cells = [replace(CELL, device="cpu")] * 99
     words = "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free"
-    assert engines.bounded(cells, 64) == (2, words)
+    assert LOCAL.workers(cells, 64) == (2, words)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
-    assert engines.bounded(cells, 64)[0] == 1, "one worker is always tried"
+    assert LOCAL.workers(cells, 64)[0] == 1, "one worker is always tried"
     monkeypatch.setattr(machine, "memory", lambda: 6 << 30)
     larger = [*cells, replace(cells[0], world_size=4)]
-    assert [engines.bounded(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
+    assert [LOCAL.workers(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
