@@ -62,11 +62,10 @@ def run(request: RunRequest) -> int:
     kind = "run" if request.stack == TODAY and not request.python else "stack"
     asked = "" if request.stack == TODAY else request.stack
     selection = vars(request.selection)
-    named = Path(request.results).absolute() if request.results else None  # of which a mistake has made nothing yet
+    named = Path(request.results).absolute() if request.results else None  # made last, so that no mistake leaves it
     with storage.alone(named) if named else nullcontext():
         folder, known = storage.begun(kind, cells, stack.versions, selection, asked, request.resume, named, **about)
-        batch = Batch(cells, stack, folder, known)
-        batch = measurement.prepare(batch, request.engine, request.fresh, expected=True)
+        batch = measurement.prepare(Batch(cells, stack, folder, known), request.engine, request.fresh, expected=True)
         measurement.measure([batch], request.workers, request.engine)
         folder.describe(finished=True)
         return finish(folder, folder.results(), ran_here=True)

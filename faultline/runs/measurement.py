@@ -23,6 +23,33 @@ from faultline.runs.storage import RunFolder
 LOOK = 0.5  # seconds after which a wait for results begins again
 
 
+def prepare(batch: Batch, engine: Engine = LOCAL, fresh: bool = False, again: int = 0, expected: bool = False) -> Batch:
+    """Leave out the cells that a batch has results of, and, unless it is `fresh`, those that the cache has.
+
+    What the cache has is written into the folder, as if it had been measured for it; if `expected`, what it has of
+    cells that did what is expected of them. `again` is as `Cache` has it.
+    """
+    missing = without(batch.cells, batch.known)
+    if not missing:
+        return replace(batch, cells=missing)
+    keep = cache.of(batch.stack, missing[0].device, again, engine.here)
+    taken = [] if fresh else [each for each in keep.take(missing) if not expected or results.as_expected(each)]
+    if taken:
+        with contextlib.closing(storage.Writer(batch.written_to)) as writer:
+            writer.add(*taken)
+        note = f"{len(taken):,} of {len(missing):,} cells were measured before; --fresh runs them again"
+        print(note, file=sys.stderr)
+    left = without(missing, taken)
+    keep.begin(left)
+    return replace(batch, cells=left, known=[*batch.known, *taken], keep=keep)
+
+
+def without(cells: Iterable[Cell], known: Iterable[Result]) -> list[Cell]:
+    """The cells of which there is no result yet."""
+    there = {entry.cell for entry in known}
+    return [cell for cell in cells if cell not in there]
+
+
 def measure(
     batches: Sequence[Batch],
     workers: int,
@@ -136,30 +163,3 @@ def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]
     finally:
         for number in ours:
             signal.signal(number, usual[number])
-
-
-def prepare(batch: Batch, engine: Engine = LOCAL, fresh: bool = False, again: int = 0, expected: bool = False) -> Batch:
-    """Leave out the cells that a batch has results of, and, unless it is `fresh`, those that the cache has.
-
-    What the cache has is written into the folder, as if it had been measured for it; if `expected`, what it has of
-    cells that did what is expected of them. `again` is as `Cache` has it.
-    """
-    missing = without(batch.cells, batch.known)
-    if not missing:
-        return replace(batch, cells=missing)
-    keep = cache.of(batch.stack, missing[0].device, again, engine.here)
-    taken = [] if fresh else [each for each in keep.take(missing) if not expected or results.as_expected(each)]
-    if taken:
-        with contextlib.closing(storage.Writer(batch.written_to)) as writer:
-            writer.add(*taken)
-        note = f"{len(taken):,} of {len(missing):,} cells were measured before; --fresh runs them again"
-        print(note, file=sys.stderr)
-    left = without(missing, taken)
-    keep.begin(left)
-    return replace(batch, cells=left, known=[*batch.known, *taken], keep=keep)
-
-
-def without(cells: Iterable[Cell], known: Iterable[Result]) -> list[Cell]:
-    """The cells of which there is no result yet."""
-    there = {entry.cell for entry in known}
-    return [cell for cell in cells if cell not in there]
