@@ -14,7 +14,9 @@ from faultline.base.axes import NAMES, OPTIONAL
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import untagged
 from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, outcome_text
+from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
@@ -24,6 +26,7 @@ from faultline.runs.nodes import STILL_RUNNING, Ended, RankEnd
 from faultline.runs.oracle import Cause, Judgement
 from faultline.strategies import Evidence
 
+TO_TRAIN = Expectation()
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
 
 
@@ -158,7 +161,12 @@ def read(line: str) -> Result | None:
 
 
 def result(
-    cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str], expected: Expectation, verdict: str
+    cell: Cell,
+    judged: Judgement,
+    ended: Ended,
+    versions: Mapping[str, str],
+    expected: Expectation = TO_TRAIN,
+    verdict: str = "expected",
 ) -> Result:
     """What a cell did with these versions, from its judgement and its ranks' reports."""
     reports = [end.report for end in ended.ranks if end.report]
@@ -181,6 +189,13 @@ def result(
         ranks=tuple(_rank(rank, end, judged) for rank, end in enumerate(ended.ranks)),
         finding=judged.finding,
     )
+
+
+def with_verdict(entry: Result) -> Result:
+    """A result, held against what is expected of its cell with its versions, if the catalogue has it."""
+    failure = failures().get(entry.cell.failure)
+    should = expected.expect(expected.rules(failure), entry.cell, entry.stack) if failure else TO_TRAIN
+    return dataclasses.replace(entry, expected=should, verdict=expected.verdict(should, *entry.did))
 
 
 def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,9 +12,7 @@ from faultline.base.text import one_line
 from faultline.base.traces import fault_of_machine, fault_of_own, innermost, last_words, machine_remedy, signal_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells import expected
 from faultline.cells.cell import Cell, reference
-from faultline.cells.expected import Expectation
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import FIRST, SECOND, Job, Target
 from faultline.ranks.report import ErrorReport, Report
@@ -119,7 +117,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         return ended, judged
 
     ended, judged = surviving(server, go)
-    return held(cell, judged, ended, server.versions)
+    return results.with_verdict(results.result(cell, judged, ended, server.versions))
 
 
 def trained(
@@ -175,14 +173,6 @@ def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:
         detail = f"after resuming: the random state of rank {' and '.join(map(str, lost))} is another one"
         return replace(after, outcome=Outcome.DIVERGES, signature=Signature.RESUMED_DIFFERS, detail=detail)
     return after
-
-
-def held(cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str]) -> results.Result:
-    """The result of a cell, held against what is expected of it with these versions, if the catalogue has it."""
-    failure = failures().get(cell.failure)
-    should = expected.expect(expected.rules(failure), cell, versions) if failure else Expectation()
-    verdict = expected.verdict(should, judged.outcome, judged.signature)
-    return results.result(cell, judged, ended, versions, should, verdict)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
