@@ -41,7 +41,7 @@ from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
 from faultline.report.claims import ORDER
-from faultline.runs import measurement, oracle, runner, storage
+from faultline.runs import measurement, nodes, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
@@ -426,9 +426,10 @@ def test_what_a_script_can_show_is_exported_first(monkeypatch):
         script.write(target.parse(f"{__file__}:entry", ""), entry("diverges"), Path("repro.py"), "python")
 
 
-def test_what_ends_one_process_says_nothing_of_a_resized_life():
+def test_what_ends_one_process_says_nothing_of_a_resized_life(monkeypatch):
     """Breaks when a process that dies for lack of memory makes a cell impossible, and the check agrees."""
-    cell, server = replace(CELL, life="resized"), SimpleNamespace(run=lambda job: Ended([]))
+    monkeypatch.setattr(nodes, "run", lambda server, job: Ended([]))
+    cell, server = replace(CELL, life="resized"), None
     target = SimpleNamespace(for_ranks=lambda ranks: None)
     for outcome, expected in {
         "trains": None,
@@ -718,11 +719,13 @@ def test_facts_are_those_of_the_most_ranks():
 class Dying:
     """A rank server that never lives to answer."""
 
-    killed = False
+    killed, peers, deadline = False, (), 1.0
     versions: dict = {}  # noqa: RUF012 - as a server has it before it was ready
 
-    def run(self, job):
+    def begin(self, job):
         raise ServerDied("the rank server ended: Killed")
+
+    def abort(self, leaving): ...
 
 
 def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from faultline.base.errors import DIED, ServerDied
 from faultline.cells.cell import Cell
-from faultline.runs import measurement
+from faultline.runs import measurement, nodes
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL
 from faultline.runs.nodes import Ended, RankEnd
@@ -39,8 +39,9 @@ KILLED, FAILED = Ended([RankEnd(exit=-9)]), Ended([reports.end(error=reports.err
 
 
 @pytest.mark.parametrize(("ends", "problem"), [([KILLED, None], None), ([FAILED], "error"), ([KILLED] * TRIES, DIED)])
-def test_a_reference_is_made_once_for_all_workers(tmp_path, ends, problem):
+def test_a_reference_is_made_once_for_all_workers(tmp_path, monkeypatch, ends, problem):
     """Breaks when one killed rank makes later cells invalid, or a reference is made anew, or tried for ever."""
+    monkeypatch.setattr(nodes, "run", Server.run)
     server, references = Server(*ends), References(tmp_path)
     reference = references.file(server, CELL)
     assert (reference.problem and reference.problem.kind) == problem and reference.file.exists() == (not problem)
