@@ -12,7 +12,7 @@ from faultline.cells.cell import Cell, reference
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
-from faultline.runs.results import Result, result, with_verdict
+from faultline.runs.results import Result, result
 from faultline.runs.runner import RunCell, run_cell
 from faultline.runs.storage import RunFolder
 from faultline.stacks.environments import HERE, Environment
@@ -290,4 +290,4 @@ class Driver:
 def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:
     """The result of a cell that several nodes lost."""
     judged = Judgement(Outcome.INVALID, Signature.LOST, f"lost {len(lost.reasons)} times: {'; '.join(lost.reasons)}")
-    return with_verdict(result(lost.work.cell, judged, Ended([]), versions))
+    return result(lost.work.cell, judged, Ended([]), versions)

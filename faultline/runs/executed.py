@@ -10,6 +10,7 @@ from rich.console import Console
 from faultline import strategies
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world
+from faultline.cells.expected import Expectation
 from faultline.runs import cache, measurement, results, runner
 from faultline.runs.cache import Cache
 from faultline.runs.driver import Batch
@@ -100,7 +101,7 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
         if by_file or judged.outcome in SAY_NOTHING:
             texts[cell] = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
             store.write(cell, texts[cell], WHAT)
-        return results.result(cell, judged, ended, server.versions)
+        return results.result(cell, judged, ended, server.versions, Expectation())
 
     store.begin(cells)
     with progress(Console(stderr=True), cells, (), workers) as advance:

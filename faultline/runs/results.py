@@ -26,7 +26,6 @@ from faultline.runs.nodes import STILL_RUNNING, Ended, RankEnd
 from faultline.runs.oracle import Cause, Judgement
 from faultline.strategies import Evidence
 
-TO_TRAIN = Expectation()
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
 
 
@@ -165,12 +164,13 @@ def result(
     judged: Judgement,
     ended: Ended,
     versions: Mapping[str, str],
-    expected: Expectation = TO_TRAIN,
+    expected: Expectation | None = None,
     verdict: str = "expected",
 ) -> Result:
-    """What a cell did with these versions, from its judgement and its ranks' reports."""
+    """What a cell did with these versions, from its judgement and its ranks' reports; the catalogue says what was
+    `expected`, unless that is given."""
     reports = [end.report for end in ended.ranks if end.report]
-    return Result(
+    entry = Result(
         cell=cell,
         stack=untagged(versions),
         outcome=str(judged.outcome),
@@ -179,7 +179,7 @@ def result(
         rank=judged.rank,
         worst_parameter=judged.worst_parameter,
         relative_error=judged.relative_error,
-        expected=expected,
+        expected=expected or Expectation(),
         verdict=verdict,
         seconds=round(ended.seconds, 3),
         evidence=ended.ranks[0].evidence if ended.ranks else {},
@@ -189,12 +189,13 @@ def result(
         ranks=tuple(_rank(rank, end, judged) for rank, end in enumerate(ended.ranks)),
         finding=judged.finding,
     )
+    return entry if expected else with_verdict(entry)
 
 
 def with_verdict(entry: Result) -> Result:
     """A result, held against what is expected of its cell with its versions, if the catalogue has it."""
     failure = failures().get(entry.cell.failure)
-    should = expected.expect(expected.rules(failure), entry.cell, entry.stack) if failure else TO_TRAIN
+    should = expected.expect(expected.rules(failure), entry.cell, entry.stack) if failure else Expectation()
     return dataclasses.replace(entry, expected=should, verdict=expected.verdict(should, *entry.did))
 
 

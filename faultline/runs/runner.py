@@ -117,7 +117,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         return ended, judged
 
     ended, judged = surviving(server, go)
-    return results.with_verdict(results.result(cell, judged, ended, server.versions))
+    return results.result(cell, judged, ended, server.versions)
 
 
 def trained(
