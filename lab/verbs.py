@@ -30,10 +30,11 @@ def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
     Examples:
       faultline prove repeat --failure zero3_dummy_loss
     """
-    from faultline.runs.engines import runnable
+    from faultline.catalogue.loading import failures
+    from faultline.cells.selection import select
     from lab.proofs import reliability
 
-    return reliability.repeat(runnable(axes.selection()), workers)
+    return reliability.repeat(select(failures(), axes.selection()), workers)
 
 
 def chaos(

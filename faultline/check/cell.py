@@ -20,7 +20,7 @@ from faultline.check.target import CheckTarget
 from faultline.ranks.facts import Facts, not_in_all
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
-from faultline.runs import oracle, rank_reports, results, runner
+from faultline.runs import nodes, oracle, rank_reports, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
@@ -63,7 +63,7 @@ def run(target: CheckTarget, server: RankServer, references: References, cell: C
                 " their gradients, so nothing can be compared: switch off random numbers that the model draws,"
                 " or what makes rounding grow (a BatchNorm over few values?)"
             )
-        job = Job(cell.id, cell.world_size, reference=str(made.file), target=model, inject=inject)
+        job = Job(cell, cell.world_size, reference=str(made.file), target=model, inject=inject)
 
         def judge(cell: Cell, ended: Ended, half: int = 0) -> oracle.Judgement:
             # A model that checkpoints by itself does so where nothing was asked for, in one process too.
@@ -75,7 +75,7 @@ def run(target: CheckTarget, server: RankServer, references: References, cell: C
             return Ended([]), refused
         if cell.life != "straight":
             return runner.in_two_halves(server, job, judge)
-        ended = server.run(job)
+        ended = nodes.run(server, job)
         return ended, on_this_device(cell, judge(cell, ended))
 
     ended, judged = runner.surviving(server, go)
@@ -121,8 +121,8 @@ def not_resizable(
     """
     alone = reference(cell)
     shares = target.for_ranks(replace(cell, world_size=cell.saved_by))
-    shared = replace(job, cell=alone.id, world_size=1, target=shares, inject="")
-    judged = judge(alone, server.run(shared))
+    shared = replace(job, cell=alone, world_size=1, target=shares, inject="")
+    judged = judge(alone, nodes.run(server, shared))
     if judged.outcome == Outcome.TRAINS:
         return None
     if judged.outcome not in (Outcome.DIVERGES, Outcome.RAISES):  # it says nothing of the model

@@ -33,6 +33,7 @@ from faultline.check.remedies import untried
 from faultline.check.target import parse
 from faultline.runs import engines, measurement, storage
 from faultline.runs.driver import Batch
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result, finite
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
@@ -178,7 +179,7 @@ def answer(request: CheckRequest) -> CheckResult:
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
         missing = measurement.without(wanted, known)
         batch = Batch(missing, environment, folder, known, run=functools.partial(variations.run, target))
-        measurement.measure([batch], request.workers, wrong=measurement.UNLIKE_ALONE)
+        measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE)
         return {entry.cell: entry for entry in folder.results()}
 
     by_cell = measure(cells, known)

@@ -27,8 +27,8 @@ from faultline.observations import ambiguity, matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.wording import normalised
 from faultline.report import run, terminal
-from faultline.runs import measurement
 from faultline.runs.oracle import differing
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 from faultline.strategies.naming import mentioned
 
@@ -64,7 +64,7 @@ def show(
         write_line(console, f"  {text}")
     if len(results) > 1:
         write_line(console)
-        terminal.tables(console, results, measurement.UNLIKE_ALONE)
+        terminal.tables(console, results, UNLIKE_ALONE)
     for text in impossible(results):
         write_line(console, text, "dim")
     for text in other_units(results):

@@ -20,7 +20,7 @@ from faultline.export import emit
 from faultline.export.cell import place
 from faultline.observations import measured
 from faultline.observations.measured import quick
-from faultline.runs import measurement
+from faultline.runs import estimates
 from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
@@ -74,8 +74,8 @@ def run_all(selection: Selection, workers: int = 1) -> int:
 
 def announce(cells: Collection[Cell], workers: int = 1) -> None:
     """Say before files are run how long that takes: each imports the libraries for itself."""
-    seconds = sum(measurement.likely(cells)) + len(cells) * measurement.START
-    print(f"{count(len(cells), 'file')}, each run by itself: {measurement.about(seconds / workers)}", file=sys.stderr)
+    seconds = sum(estimates.seconds_of(cells)) + len(cells) * estimates.START
+    print(f"{count(len(cells), 'file')}, each run by itself: {estimates.about(seconds / workers)}", file=sys.stderr)
 
 
 def one(cell: Cell) -> Proof:

@@ -13,7 +13,7 @@ from faultline.cells import expected
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
 from faultline.maintain.readmes import measured_part, noise, rewrite
-from faultline.runs import measurement, results, storage
+from faultline.runs import estimates, results, storage
 
 
 def bless(run: str, only: str, check: bool) -> int:
@@ -66,5 +66,5 @@ def readmes(run: str) -> int:
 
 def durations(run: str) -> int:
     """Record how long cells took: later shards are of equal length, and later runs say how long they take."""
-    measurement.record(storage.entries(storage.undisturbed(run)))
+    estimates.record(storage.entries(storage.undisturbed(run)))
     return EXIT_AS_EXPECTED

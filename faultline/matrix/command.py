@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,9 @@ from faultline.cells.words import group_strategies
 from faultline.observations import measured, symptoms
 from faultline.report import failure as report_failure
 from faultline.report import junit, on_gpus, page, terminal
-from faultline.runs import cache, gpus, measurement, results, sendable, storage
+from faultline.runs import estimates, gpus, measurement, results, sendable, storage
 from faultline.runs.driver import Batch
-from faultline.runs.engines import LOCAL, Engine, runnable
+from faultline.runs.engines import LOCAL, Engine, check_cells
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -52,39 +53,28 @@ class RunRequest:
 
 def run(request: RunRequest) -> int:
     """Run cells into a results folder; the exit code says whether all of them did what is expected."""
-    if not request.results:
-        return _run(request)
-    chosen(request)  # a mistake makes no folder
-    folder = Path(request.results).absolute()
-    with storage.alone(folder):
-        return _run(request, folder)
-
-
-def _run(request: RunRequest, named: Path | None = None) -> int:
     whole = chosen(request)
     cells = shard(whole, request.shard) if request.shard else whole
-    environment = environments.chosen(request.stack, request.python)
+    stack = environments.chosen(request.stack, request.python)
+    about: dict[str, object] = {"whole": tuple(cell.id for cell in whole)} if request.shard else {}
+    if whole[0].device == "cuda" and request.engine.here:
+        about["machine"] = gpus.machine()
     kind = "run" if request.stack == TODAY and not request.python else "stack"
     asked = "" if request.stack == TODAY else request.stack
     selection = vars(request.selection)
-    folder, known = storage.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
-    if request.shard:
-        folder.describe(whole=tuple(cell.id for cell in whole))
-    if whole[0].device == "cuda" and request.engine.here:
-        folder.describe(machine=gpus.machine())
-    missing = measurement.without(cells, known)
-    keep = cache.of(environment, whole[0].device, here=request.engine.here)
-    if not request.fresh:
-        known = [*known, *measurement.taken(missing, folder, keep, only_expected=True)]
-        missing = measurement.without(missing, known)
-    measurement.measure([Batch(missing, environment, folder, known, keep)], request.workers, request.engine)
-    folder.describe(finished=True)
-    return finish(folder, folder.results(), ran_here=True)
+    named = Path(request.results).absolute() if request.results else None  # made last, so that no mistake leaves it
+    with storage.alone(named) if named else nullcontext():
+        folder, known = storage.begun(kind, cells, stack.versions, selection, asked, request.resume, named, **about)
+        batch = measurement.prepare(Batch(cells, stack, folder, known), request.engine, request.fresh, expected=True)
+        measurement.measure([batch], request.workers, request.engine)
+        folder.describe(finished=True)
+        return finish(folder, folder.results(), ran_here=True)
 
 
 def chosen(request: RunRequest) -> list[Cell]:
     """The cells of a request before they are split; a mistake in it, or in a failure's rules, is reported first."""
-    cells = runnable(request.selection, request.engine)
+    cells = select(failures(), request.selection)
+    check_cells(cells, request.engine)
     for failure in failures().values():
         expected.rules(failure)
     return measured.quick(cells) if request.quick else cells
@@ -97,10 +87,9 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
     Where a run on GPUs `ran_here` on a stack of stacks/, it also leaves a file that can be sent: another machine
     doesn't know which names to leave out of it.
     """
-    info, on_gpu = folder.info(), any(result.cell.device == "cuda" for result in judged)
-    if on_gpu:
-        folder.describe(machine=sendable.machine(info.machine, judged))
-        info = folder.info()
+    if on_gpu := any(result.cell.device == "cuda" for result in judged):
+        folder.describe(machine=sendable.machine(folder.info().machine, judged))
+    info = folder.info()
     junit.write(folder.path / "junit.xml", judged)
     page.write(folder.path / "report.html", judged, info)
     console = Console()
@@ -124,14 +113,14 @@ def shard(cells: Sequence[Cell], text: str) -> list[Cell]:
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
         raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
-    return split(cells, count, measurement.recorded())[number - 1]
+    return split(cells, count, estimates.recorded())[number - 1]
 
 
 def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
     """Longest first, each to the shard with the least work so far; every shard keeps the cells' order."""
     loads = [0.0] * count
     shards: list[set[Cell]] = [set() for _ in range(count)]
-    lasts = {cell: seconds.get(measurement.kind(cell), measurement.UNKNOWN) for cell in cells}
+    lasts = {cell: seconds.get(estimates.kind(cell), estimates.UNKNOWN) for cell in cells}
     for cell in sorted(cells, key=lambda cell: (-lasts[cell], cell.id)):
         lightest = loads.index(min(loads))
         loads[lightest] += lasts[cell]
@@ -170,13 +159,12 @@ def _merged(folders: Sequence[RunFolder], into: Path | None = None) -> tuple[Run
         shutil.rmtree(into, ignore_errors=True)
         into.mkdir(parents=True)
     merged = RunFolder(into) if into else storage.new_run()
-    merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
     machines = {info.machine for info in infos}
-    merged.describe(machine=machines.pop() if len(machines) == 1 else storage.Machine())
-    writer = storage.Writer(merged)
-    for entry in results.values():
-        writer.add(entry)
-    writer.close()
+    machine = machines.pop() if len(machines) == 1 else storage.Machine()
+    stack, finished = "".join(stacks), not missing
+    merged.describe(request=infos[0].request, cells=whole, stack=stack, machine=machine, finished=finished)
+    with closing(storage.Writer(merged)) as writer:
+        writer.add(*results.values())
     return merged, missing
 
 

@@ -8,6 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from faultline.cells.cell import Cell
+
 LOOPBACK = "127.0.0.1"
 ROOT = "root"  # in place of the classes of FSDP's units: the model is the only one
 FIRST, SECOND = 1, 2
@@ -80,7 +82,7 @@ class Job:
     - `listening`, `at_fork`: from the server, that socket and what it says of itself
     """
 
-    cell: str
+    cell: Cell
     world_size: int = 1
     folder: str = ""
     reference: str = ""
@@ -107,4 +109,4 @@ class Job:
     @staticmethod
     def read(values: Mapping[str, Any]) -> Job:
         target = values.get("target")
-        return Job(**{**values, "target": target and Target(**target)})
+        return Job(**{**values, "cell": Cell(**values["cell"]), "target": target and Target(**target)})

@@ -10,15 +10,13 @@ from pathlib import Path
 def main() -> None:
     """Run the job in the file that the first argument names and write this rank's report beside it."""
     from faultline import strategies
-    from faultline.cells.cell import Cell
     from faultline.ranks import preload
     from faultline.ranks.job import Job
 
     file = Path(sys.argv[1])
     job = Job.read(json.loads(file.read_text()))
-    cell = Cell.parse(job.cell)
-    os.environ.update(preload.environment(cell.device))
-    if strategies.package(cell.strategy) == "deepspeed" or "ACCELERATE_USE_DEEPSPEED" in os.environ:
+    os.environ.update(preload.environment(job.cell.device))
+    if strategies.package(job.cell.strategy) == "deepspeed" or "ACCELERATE_USE_DEEPSPEED" in os.environ:
         preload.compile_nothing()
     from faultline.ranks import main as ranks_main
 

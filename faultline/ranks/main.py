@@ -13,7 +13,7 @@ import torch
 from faultline import strategies
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
-from faultline.cells.cell import HALF, Cell
+from faultline.cells.cell import HALF
 from faultline.ranks import (
     accelerate,
     compare,
@@ -53,11 +53,10 @@ def main(job: Job, rank: int) -> Report:
 
 
 def _run(job: Job, report: Report) -> None:
-    cell = Cell.parse(job.cell)
     os.environ["TMPDIR"] = tempfile.tempdir = job.folder
     if job.load:
-        return saved.load(cell, Path(job.checkpoint), report)
-    run = _load(job, cell, _set_up(cell, job, report), report)
+        return saved.load(job.cell, Path(job.checkpoint), report)
+    run = _load(job, _set_up(job, report), report)
     if job.record:
         return record(run, Path(job.reference))
     reference, noise = tensor_file.read(Path(job.reference))
@@ -74,8 +73,9 @@ def _run(job: Job, report: Report) -> None:
     return None
 
 
-def _load(job: Job, cell: Cell, setup: Setup, report: Report) -> Run:
+def _load(job: Job, setup: Setup, report: Report) -> Run:
     """What a rank runs: somebody's own model, or a variant of a failure."""
+    cell = job.cell
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
         alone = not strategies.distributed(cell.strategy)
@@ -135,9 +135,10 @@ def _train(run: Run) -> None:
         note_compiled(run)
 
 
-def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
+def _set_up(job: Job, report: Report) -> Setup:
     """Device and process group, of which a cell in one process has none: libraries would distribute."""
-    rank, world, distributed = report.rank, cell.world_size, strategies.distributed(cell.strategy)
+    cell, rank = job.cell, report.rank
+    world, distributed = cell.world_size, strategies.distributed(cell.strategy)
     torch.manual_seed(1000 + rank)
     device, share = torch.device("cpu"), world
     if cell.device == "cuda":

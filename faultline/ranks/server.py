@@ -160,7 +160,7 @@ def start(job: Job, inherited: tuple[int, ...]) -> tuple[list[Rank], int]:
 
     Gives the port at which they meet, too: of a cell on several nodes, the first one has it.
     """
-    if "/fsdp2" in job.cell:
+    if job.cell.strategy.startswith("fsdp2"):
         preload.for_fsdp2()
     ranks: list[Rank] = []
     server = os.getpid()

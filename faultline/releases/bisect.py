@@ -13,7 +13,7 @@ from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, split_values
-from faultline.cells.selection import Selection
+from faultline.cells.selection import Selection, select
 from faultline.observations import measured
 from faultline.releases import bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
@@ -123,16 +123,14 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
 
 def cells_asked(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
-    if selection.cells:
-        cells = engines.runnable(selection, engine)
-    else:
+    if not selection.cells:
         selection = narrowed(selection)
+    cells = select(failures(), selection)
+    engines.check_cells(cells, engine)
+    if not selection.cells:
         open_axes = [axis for axis in NAMES if not getattr(selection, axis)]
-        cells = [
-            cell
-            for cell in engines.runnable(selection, engine)
-            if all(getattr(cell, axis) == getattr(measured.usual(cell), axis) for axis in open_axes)
-        ]
+        pairs = [(cell, measured.usual(cell)) for cell in cells]
+        cells = [cell for cell, usual in pairs if all(vars(cell)[axis] == vars(usual)[axis] for axis in open_axes)]
     if len({cell.failure for cell in cells}) > 1:
         raise UsageError("a bisect is about one failure: give cells of one")
     if len(cells) > SEVERAL:

@@ -9,15 +9,16 @@ from rich.console import Console
 from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
 from faultline.base.text import count
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection
+from faultline.cells.selection import Selection, select
 from faultline.releases import coverage, given_stacks, is_safe_view, recorded, sampling, side_by_side
 from faultline.releases.changes import Comparison
 from faultline.releases.coverage import Reach
 from faultline.releases.is_safe_view import UpgradeAnswer
 from faultline.releases.sampling import USUAL, How
 from faultline.releases.side_by_side import Both, RegressionWatch
-from faultline.runs import campaigns, engines, executed, measurement
+from faultline.runs import campaigns, engines, estimates, executed
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.engines import LOCAL, Engine, Pool
 from faultline.stacks import environments, requests
@@ -55,7 +56,8 @@ class IsSafeRequest:
 def run(request: IsSafeRequest) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
-    cells = engines.runnable(request.selection, request.engine)
+    cells = select(failures(), request.selection)
+    engines.check_cells(cells, request.engine)
     every = request.whole or sampling.names_cells(request.selection)
     if not every:
         cells = sampling.usual_cells(cells)
@@ -157,13 +159,13 @@ def measure_and_compare(
 def foreseen(both: Both, recording: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """What is still to be run, and how long that takes, in words."""
     sides, workers = both.to_measure(cells), both.campaign.workers or both.campaign.engine.room()
-    seconds = RECORDING * measurement.expected(recording, recorders(both.campaign))
-    seconds += sum(measurement.expected(side, workers) for side in sides)
+    seconds = RECORDING * estimates.wall_seconds(recording, recorders(both.campaign))
+    seconds += sum(estimates.wall_seconds(side, workers) for side in sides)
     old, new = map(len, sides)
     parts = [f"at most {count(new, 'cell')} on the candidate, and {old} on the baseline if no others fail"]
     parts += [f"{count(len(recording), 'cell')} to see what cells execute"] if recording else []
     return (
-        f"to run: {', '.join(parts)}: {measurement.about(seconds)} with {count(workers, 'worker')};"
+        f"to run: {', '.join(parts)}: {estimates.about(seconds)} with {count(workers, 'worker')};"
         " what changes runs again"
     )
 

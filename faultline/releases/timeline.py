@@ -16,8 +16,9 @@ from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
 from faultline.base.text import one_line
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection
+from faultline.cells.selection import Selection, select
 from faultline.observations import recording, store
 from faultline.observations.recording import UNINSTALLABLE, Timeline
 from faultline.observations.store import MeasuredStack
@@ -48,7 +49,8 @@ class TimelineRequest:
 
 def run(request: TimelineRequest) -> int:
     """Run cells on the ecosystem as of the first of each month and on today's stack; an interrupted run goes on."""
-    cells = engines.runnable(narrowed(request.selection), request.engine)
+    cells = select(failures(), narrowed(request.selection))
+    engines.check_cells(cells, request.engine)
     first = max(requests.day(request.since), requests.EARLIEST) if request.since else requests.EARLIEST
     last = requests.day(request.until) if request.until else datetime.date.today()
     if first > last:

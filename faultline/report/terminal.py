@@ -21,7 +21,7 @@ from faultline.cells.words import group_strategies
 from faultline.observations.wording import normalised
 from faultline.report import run
 from faultline.report.run import ABSENT, SYMBOLS, Table, TableRow
-from faultline.runs.measurement import UNEXPECTED
+from faultline.runs.progress import UNEXPECTED
 from faultline.runs.results import Result, as_expected, expectation
 
 STYLES = {

@@ -8,8 +8,8 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,6 @@ from faultline.base.interpreters import ask, command
 from faultline.base.paths import PACKAGE, REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.ranks import preload
 from faultline.runs import gpus, results, supervisor
@@ -84,7 +83,7 @@ class Cache:
     def take(self, cells: Iterable[Cell]) -> list[Result]:
         """What is kept of cells, held against today's expectations; a damaged entry counts as none."""
         entries = ((cell, results.read(self.read(cell))) for cell in cells)
-        return [_judged(entry) for cell, entry in entries if entry and entry.cell == cell]
+        return [results.with_verdict(entry) for cell, entry in entries if entry and entry.cell == cell]
 
     def add(self, entry: Result) -> None:
         """Keep a result, unless another run might have another; where nothing can be written, nothing is kept."""
@@ -243,17 +242,6 @@ def prune(limit: int = LIMIT) -> None:
         with contextlib.suppress(OSError):
             file.unlink()
         total -= size
-
-
-def note(taken: Sequence[Result], cells: Sequence[Cell]) -> str:
-    """How many results were not measured again."""
-    return f"{len(taken):,} of {len(cells):,} cells were measured before; --fresh runs them again"
-
-
-def _judged(entry: Result) -> Result:
-    rules = expected.rules(failures()[entry.cell.failure])
-    should = expected.expect(rules, entry.cell, entry.stack)
-    return replace(entry, expected=should, verdict=expected.verdict(should, entry.outcome, entry.signature))
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -15,7 +15,7 @@ from faultline.cells.cell import Cell
 from faultline.runs import cache, measurement, storage
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine
-from faultline.runs.measurement import estimate
+from faultline.runs.estimates import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -76,8 +76,7 @@ def begin(
         if not folder:
             raise UsageError(f"no {kind} run with these options and packages can be resumed; leave out --resume")
     else:
-        folder = storage.new_run(kind=kind)
-        folder.describe(request=asked)
+        folder = storage.new_run(kind=kind, request=asked)
     lock = FileLock(folder.path / "lock")
     try:
         lock.acquire(timeout=0)
@@ -127,11 +126,11 @@ def measure(
         for entry in batch.known:
             seen(entry)
         if batch.cells:
-            measurement.measure([replace(batch, done=seen)], campaign.workers, campaign.engine)
+            measurement.measure([batch], campaign.workers, campaign.engine, on_result=seen)
     except Enough:
         return _measured(batch, name, cells, finished=False)
     except NeverReady as error:
-        batch.refused(error)
+        batch.written_to.describe(unusable=str(error))
     return _measured(batch, name, cells)
 
 
@@ -168,19 +167,10 @@ def _batch(
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
     wanted = {*cells}
     known = [entry for entry in storage.lasting(folder) if entry.cell in wanted]
-    missing = measurement.without(cells, known)
-    keep = None
-    if missing:
+    if measurement.without(cells, known):
         note(f"{name}: {line}")
-        keep = cache.of(environment, cells[0].device, again, campaign.engine.here)
-        if not campaign.fresh:
-            known += measurement.taken(missing, folder, keep)
-            missing = measurement.without(missing, known)
-
-    def refused(error: NeverReady) -> None:
-        folder.describe(unusable=str(error))
-
-    return Batch(missing, environment, folder, known, keep, refused=refused)
+    batch = Batch(cells, environment, folder, known, refused=lambda error: folder.describe(unusable=str(error)))
+    return measurement.prepare(batch, campaign.engine, campaign.fresh, again)
 
 
 def _measured(batch: Batch, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:

@@ -12,8 +12,8 @@ from faultline.cells.cell import Cell, reference
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
-from faultline.runs.results import Result
-from faultline.runs.runner import RunCell, held, run_cell
+from faultline.runs.results import Result, result
+from faultline.runs.runner import RunCell, run_cell
 from faultline.runs.storage import RunFolder
 from faultline.stacks.environments import HERE, Environment
 
@@ -21,18 +21,13 @@ MOVED = 20  # cells for each slot, for which it is worth while to start a slot i
 NODES = 3  # that may lose a cell, or times that one may
 
 
-def raise_it(error: NeverReady) -> None:
-    """What is done about cells that nothing can run, unless somebody says otherwise."""
-    raise error
-
-
 @dataclass(frozen=True)
 class Batch:
-    """Cells on one stack, as they go from a verb to an engine: `run` runs each, and `done` is given its result.
+    """Cells on one stack, as they go from a verb to an engine: `run` runs each.
 
     `folder` is where results are written, which has `known` ones of these cells already; `keep` caches each new one.
-    `refused` is called instead of `done` if nothing can run the cells. Each slot has so many `gpus`, on an engine whose
-    slots keep the same ones.
+    `refused` is called if nothing can run the cells; without it, that is raised. Each slot has so many `gpus`, on an
+    engine whose slots keep them.
     """
 
     cells: Sequence[Cell]
@@ -41,8 +36,7 @@ class Batch:
     known: Sequence[Result] = ()
     keep: Cache | None = None
     run: RunCell = run_cell
-    done: Callable[[Result], None] = lambda entry: None
-    refused: Callable[[NeverReady], None] = raise_it
+    refused: Callable[[NeverReady], None] | None = None
     gpus: int = 0
 
     @property
@@ -296,4 +290,4 @@ class Driver:
 def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:
     """The result of a cell that several nodes lost."""
     judged = Judgement(Outcome.INVALID, Signature.LOST, f"lost {len(lost.reasons)} times: {'; '.join(lost.reasons)}")
-    return held(lost.work.cell, judged, Ended([]), versions)
+    return result(lost.work.cell, judged, Ended([]), versions)

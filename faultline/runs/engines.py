@@ -16,9 +16,7 @@ from faultline.base.axes import DEVICES
 from faultline.base.errors import UsageError, unknown
 from faultline.base.interpreters import ask, command
 from faultline.base.text import count
-from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection, select
 from faultline.runs import gpus
 from faultline.runs.driver import Batch, Driver, Slot
 from faultline.runs.gpus import Gpus
@@ -82,8 +80,20 @@ class Pool:
         return machine.cores()
 
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
-        """As many as were asked for, or one for each processor, as far as memory and GPUs allow."""
-        return bounded(cells, asked or self.room(), self.per_gpu)
+        """As many as were asked for, or one for each processor, as far as memory and GPUs allow; at least one."""
+        device = cells[0].device
+        wanted = max(1, min(asked or self.room(), len(cells)))
+        free, takes = machine.memory(), memory(device, ranks(cells))
+        why = f"each may take {takes / 2**30:.1f} GB of memory, and {free / 2**30:.1f} GB are free"
+        fewer = [(max(1, free // takes), why)]
+        if device == "cuda":
+            here = gpus.here()
+            sets, size = sized(cells, here)
+            shared, number = self.per_gpu, len(here.gpus)
+            has = f"{shared} at a time share a GPU" if shared > 1 else f"each has {count(size, 'GPU')} for itself"
+            fewer.append((sets * shared, f"{has}, and there {'is' if number == 1 else 'are'} {number}"))
+        least, why = min(fewer)
+        return (least, f"{count(least, 'worker')}, not {wanted}: {why}") if least < wanted else (wanted, "")
 
     def batches(self, batch: Batch) -> Sequence[Batch]:
         """It runs cells of all sizes on the same slots."""
@@ -150,23 +160,6 @@ def _server(up: list[RankServer], number: int, python: str, device: str, cores: 
     return server
 
 
-def bounded(cells: Sequence[Cell], asked: int, per_gpu: int = 1) -> tuple[int, str]:
-    """How many workers run cells, `per_gpu` of them on each GPU; and why that is fewer than asked for. At least one."""
-    device = cells[0].device
-    wanted = max(1, min(asked, len(cells)))
-    free, takes = machine.memory(), memory(device, ranks(cells))
-    fewer = [
-        (max(1, free // takes), f"each may take {takes / 2**30:.1f} GB of memory, and {free / 2**30:.1f} GB are free")
-    ]
-    if device == "cuda":
-        here = gpus.here()
-        sets, size = sized(cells, here)
-        has = f"each has {count(size, 'GPU')} for itself" if per_gpu == 1 else f"{per_gpu} at a time share a GPU"
-        fewer.append((sets * per_gpu, f"{has}, and there {'is' if len(here.gpus) == 1 else 'are'} {len(here.gpus)}"))
-    least, why = min(fewer)
-    return (least, f"{count(least, 'worker')}, not {wanted}: {why}") if least < wanted else (wanted, "")
-
-
 def memory(device: str, ranks: int) -> int:
     """What a worker whose cells have so many ranks may take, in bytes."""
     return SERVER[device] + RANK[device] * ranks
@@ -184,15 +177,13 @@ def sized(cells: Sequence[Cell], here: Gpus) -> tuple[int, int]:
     return max(1, len(here.gpus) // size), size
 
 
-def runnable(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
-    """The selected cells; refuses what can't be run here, if the engine runs them here."""
-    cells = select(failures(), selection)
+def check_cells(cells: Sequence[Cell], engine: Engine = LOCAL) -> None:
+    """Refuse cells that an engine can't run together: none, those of several devices, or of one that isn't here."""
     devices = {cell.device for cell in cells}
     if len(devices) != 1:
         raise UsageError("give cells of one device at a time" if cells else "no cell matches all of these options")
     if engine.here:
         check_device(devices.pop())
-    return cells
 
 
 def check_device(device: str, python: str = sys.executable) -> None:

@@ -16,6 +16,7 @@ from faultline.runs.cache import Cache
 from faultline.runs.driver import Batch
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
+from faultline.runs.progress import progress
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -100,11 +101,12 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
         if by_file or judged.outcome in SAY_NOTHING:
             texts[cell] = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
             store.write(cell, texts[cell], WHAT)
-        return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
+        return results.result(cell, judged, ended, server.versions, Expectation())
 
     store.begin(cells)
-    with measurement.progress(Console(stderr=True), cells, (), workers) as advance:
-        measurement.run_batches([Batch(cells, environment, run=run, done=advance)], workers)
+    with progress(Console(stderr=True), cells, (), workers) as advance:
+        batch = Batch(cells, environment, run=run)
+        measurement.run_batches([batch], workers, on_result=lambda _, entry: advance(entry))
     return texts
 
 

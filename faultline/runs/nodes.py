@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from faultline.base.axes import COMPILE
 from faultline.base.traces import is_victim
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message, Report
@@ -133,6 +134,13 @@ class Node(Protocol):
         """End the ranks, in order or not; `leaving`: this process may be killed soon."""
 
 
+class Lead(Node, Protocol):
+    """The node that a cell is sent to. Others may take a share of its ranks; each cell is over by its deadline."""
+
+    peers: Sequence[Node]
+    deadline: float
+
+
 class Watched:
     """A cell's ranks, as long as they run: what they reported, how they ended, and whether they hang.
 
@@ -183,13 +191,14 @@ class Watched:
         return RankEnd(report, exited.exit, left.stack, left.log, left.shown, exited.at, node)
 
 
-def run(nodes: Sequence[Node], job: Job, deadline: float = DEADLINE) -> Ended:
-    """Run the ranks of a job to their end, as many on each node; nothing of them is left when this returns.
-
-    `job.world_size` is a multiple of the number of nodes. Raises ServerDied.
-    """
+def run(server: Lead, job: Job) -> Ended:
+    """Run the ranks of a job to their end, as many on each of the server's `peers` where they can be dealt evenly;
+    nothing of them is left when this returns. Raises ServerDied."""
+    together = [server, *server.peers]
+    spread = job.world_size > 1 and not job.world_size % len(together) and not job.half
+    nodes = together if spread else [server]
     try:
-        return _run(nodes, job, deadline)
+        return _run(nodes, job, server.deadline * (COMPILING if job.cell.compile != COMPILE.default else 1))
     except BaseException as error:
         # A cell that was not ended in order takes its servers with it.
         for node in nodes:

@@ -96,11 +96,7 @@ def _judge_checkpoint(loaded: Ended | None, numbers: Judgement) -> Judgement:
 
 def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
     """The signature of what is wrong with a checkpoint and the words for it; both empty where nothing is."""
-    kinds = {
-        "missing": checkpoint.missing,
-        "empty": checkpoint.empty,
-        "of another shape": checkpoint.misshapen,
-    }
+    kinds = {"missing": checkpoint.missing, "empty": checkpoint.empty, "of another shape": checkpoint.misshapen}
     faults = [
         f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {first_names(names)}"
         for words, names in kinds.items()
@@ -112,15 +108,11 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
         return Signature.CHECKPOINT_LACKS, "; ".join(faults)
     if differs := checkpoint.differs:
         worst = max(differs, key=lambda name: differs[name])
-        return (
-            Signature.CHECKPOINT_DIFFERS,
-            f"{len(differs)} tensors of the checkpoint differ: {worst} by {percent(differs[worst])}",
-        )
+        detail = f"{len(differs)} tensors of the checkpoint differ: {worst} by {percent(differs[worst])}"
+        return Signature.CHECKPOINT_DIFFERS, detail
     if checkpoint.untied:
-        return (
-            Signature.CHECKPOINT_UNTIED,
-            f"tied in the model and apart in the checkpoint: {first_names(checkpoint.untied[0])}",
-        )
+        names = first_names(checkpoint.untied[0])
+        return Signature.CHECKPOINT_UNTIED, f"tied in the model and apart in the checkpoint: {names}"
     return "", ""
 
 

@@ -14,7 +14,9 @@ from faultline.base.axes import NAMES, OPTIONAL
 from faultline.base.errors import UNREADABLE, UsageError
 from faultline.base.packages import untagged
 from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, outcome_text
+from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
@@ -158,11 +160,17 @@ def read(line: str) -> Result | None:
 
 
 def result(
-    cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str], expected: Expectation, verdict: str
+    cell: Cell,
+    judged: Judgement,
+    ended: Ended,
+    versions: Mapping[str, str],
+    expected: Expectation | None = None,
+    verdict: str = "expected",
 ) -> Result:
-    """What a cell did with these versions, from its judgement and its ranks' reports."""
+    """What a cell did with these versions, from its judgement and its ranks' reports; the catalogue says what was
+    `expected`, unless that is given."""
     reports = [end.report for end in ended.ranks if end.report]
-    return Result(
+    entry = Result(
         cell=cell,
         stack=untagged(versions),
         outcome=str(judged.outcome),
@@ -171,7 +179,7 @@ def result(
         rank=judged.rank,
         worst_parameter=judged.worst_parameter,
         relative_error=judged.relative_error,
-        expected=expected,
+        expected=expected or Expectation(),
         verdict=verdict,
         seconds=round(ended.seconds, 3),
         evidence=ended.ranks[0].evidence if ended.ranks else {},
@@ -181,6 +189,14 @@ def result(
         ranks=tuple(_rank(rank, end, judged) for rank, end in enumerate(ended.ranks)),
         finding=judged.finding,
     )
+    return entry if expected else with_verdict(entry)
+
+
+def with_verdict(entry: Result) -> Result:
+    """A result, held against what is expected of its cell with its versions, if the catalogue has it."""
+    failure = failures().get(entry.cell.failure)
+    should = expected.expect(expected.rules(failure), entry.cell, entry.stack) if failure else Expectation()
+    return dataclasses.replace(entry, expected=should, verdict=expected.verdict(should, *entry.did))
 
 
 def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:

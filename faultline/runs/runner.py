@@ -3,7 +3,7 @@
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,13 +12,11 @@ from faultline.base.text import one_line
 from faultline.base.traces import fault_of_machine, fault_of_own, innermost, last_words, machine_remedy, signal_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells import expected
 from faultline.cells.cell import Cell, reference
-from faultline.cells.expected import Expectation
 from faultline.ranks.facts import Facts
 from faultline.ranks.job import FIRST, SECOND, Job, Target
 from faultline.ranks.report import ErrorReport, Report
-from faultline.runs import oracle, results
+from faultline.runs import nodes, oracle, results
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import RankServer
@@ -53,7 +51,7 @@ class References:
         name = f"{of.id}/{target.world_size}{'/together' * target.together}" if target else of.id
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._made:
-                job = Job(of.id, reference=str(self._file(name)), record=True, target=target)
+                job = Job(of, reference=str(self._file(name)), record=True, target=target)
                 made = _made(server, job)
                 if made.problem and made.problem.kind == DIED:
                     return made
@@ -85,7 +83,7 @@ def _made(server: RankServer, job: Job) -> Reference:
     victim, unless somebody's own code ran in it."""
     problem, file = f"its rank died or hung {TRIES} times", Path(job.reference)
     for _ in range(1 if job.target else TRIES):
-        ended = server.run(job)
+        ended = nodes.run(server, job)
         report = ended.ranks[0].report or Report()
         if file.exists():
             return Reference(file, report.facts or Facts())
@@ -119,7 +117,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         return ended, judged
 
     ended, judged = surviving(server, go)
-    return held(cell, judged, ended, server.versions)
+    return results.result(cell, judged, ended, server.versions)
 
 
 def trained(
@@ -133,16 +131,16 @@ def trained(
         return Ended([]), None, without_reference(reference.problem)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
         job = Job(
-            cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
+            cell, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject, executed=executed
         )
         if cell.life != "straight":
             ended, judged = in_two_halves(
                 server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
             )
             return ended, None, judged
-        ended = server.run(job)
+        ended = nodes.run(server, job)
         saved = ended.finished and os.listdir(folder)
-        loaded = server.run(Job(cell.id, checkpoint=folder, load=True, executed=executed)) if saved else None
+        loaded = nodes.run(server, Job(cell, checkpoint=folder, load=True, executed=executed)) if saved else None
     return ended, loaded, oracle.judge(cell, failure, ended, loaded)
 
 
@@ -150,15 +148,15 @@ def in_two_halves(
     server: RankServer, job: Job, judge: Callable[[Cell, Ended, int], Judgement]
 ) -> tuple[Ended, Judgement]:
     """Train half of a life and save; if that trains, have fresh ranks load and train on, in a resized life fewer."""
-    cell = Cell.parse(job.cell)
+    cell = job.cell
     before = replace(cell, world_size=cell.saved_by)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
         job = replace(job, checkpoint="", state=folder)
-        first = server.run(replace(job, cell=before.id, world_size=before.world_size, half=FIRST))
+        first = nodes.run(server, replace(job, cell=before, world_size=before.world_size, half=FIRST))
         judged = judge(before, first, FIRST)
         if judged.outcome is not Outcome.TRAINS:
             return first, judged
-        second = server.run(replace(job, half=SECOND))
+        second = nodes.run(server, replace(job, half=SECOND))
     return second, resumed(judge(cell, second, SECOND), first, second)
 
 
@@ -175,14 +173,6 @@ def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:
         detail = f"after resuming: the random state of rank {' and '.join(map(str, lost))} is another one"
         return replace(after, outcome=Outcome.DIVERGES, signature=Signature.RESUMED_DIFFERS, detail=detail)
     return after
-
-
-def held(cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str]) -> results.Result:
-    """The result of a cell, held against what is expected of it with these versions, if the catalogue has it."""
-    failure = failures().get(cell.failure)
-    should = expected.expect(expected.rules(failure), cell, versions) if failure else Expectation()
-    verdict = expected.verdict(should, judged.outcome, judged.signature)
-    return results.result(cell, judged, ended, versions, should, verdict)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:

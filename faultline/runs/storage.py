@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,10 @@ class RunFolder:
     def describe(self, **changes: object) -> None:
         """Change fields of the `RunInfo` in run.json."""
         file = self.path / "run.json"
-        info = msgspec.structs.replace(self.info() if file.exists() else RunInfo(), **changes)
+        before = self.info() if file.exists() else None
+        info = msgspec.structs.replace(before or RunInfo(), **changes)
+        if info == before:
+            return
         partial = file.with_suffix(".partial")
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(info)) + b"\n")
         partial.replace(file)
@@ -151,8 +154,8 @@ def alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
-    """A fresh folder named after the time; results/latest points to it.
+def new_run(root: Path = RESULTS, /, *, kind: str = "run", **about: object) -> RunFolder:
+    """A fresh folder named after the time, with what `about` says in its run.json; results/latest points to it.
 
     Another kind of run, ``repeat``, ``chaos`` or ``stack``, has it in its name
     and in run.json, and leaves results/latest alone.
@@ -166,7 +169,7 @@ def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
         except FileExistsError:
             time.sleep(0.2)
     folder = RunFolder(path)
-    folder.describe(kind=kind)
+    folder.describe(kind=kind, **about)
     if kind == "run":
         partial = root / f".latest-{os.getpid()}"
         partial.symlink_to(path.name)
@@ -207,23 +210,28 @@ def begun(
     asked: str = "",
     resume: bool = False,
     named: Path | None = None,
+    **about: object,
 ) -> tuple[RunFolder, list[Result]]:
-    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells.
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells; refuses
+    one of another stack or of other cells.
 
     A folder that is `named` is gone on with if it has a run, and else begun: whoever starts the same command again on
-    another machine doesn't know how far the first one came.
+    another machine doesn't know how far the first one came. Either way its run.json has what `about` says.
     """
-    folder = RunFolder(named) if named else None
-    if folder and (folder.path / "run.json").exists():
+    ids = tuple(cell.id for cell in cells)
+    folder = RunFolder(named) if named else latest_run(kind=kind) if resume else None
+    if folder and (not named or (named / "run.json").exists()):
         if not resume:
             raise UsageError(f"{folder.shown} has a run: add --resume to go on with it, or name another folder")
-        return folder, resumable(folder, cells, versions)
-    if resume and not folder:
-        folder = latest_run(kind=kind)
-        return folder, resumable(folder, cells, versions)
-    folder = folder or new_run(kind=kind)
-    ids, stack = tuple(cell.id for cell in cells), packages.stack_name(versions)
-    folder.describe(kind=kind, request=request, cells=ids, asked=asked, stack=stack)
+        same_stack(folder, versions)
+        if {*folder.info().cells} != {*ids}:
+            raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
+        folder.describe(**about)
+        return folder, lasting(folder)
+    about = {"request": request, "cells": ids, "asked": asked, "stack": packages.stack_name(versions), **about}
+    if not folder:
+        return new_run(kind=kind, **about), []
+    folder.describe(kind=kind, **about)
     return folder, []
 
 
@@ -259,14 +267,6 @@ def entries(folder: RunFolder) -> list[Result]:
         lines = "1 line is" if others == 1 else f"{others} lines are"
         print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or no result of this version", file=sys.stderr)
     return every
-
-
-def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
-    """What an interrupted run already has; refuses one of another stack or of other cells."""
-    same_stack(folder, versions)
-    if set(folder.info().cells) != {cell.id for cell in cells}:
-        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
-    return lasting(folder)
 
 
 def lasting(folder: RunFolder) -> list[Result]:

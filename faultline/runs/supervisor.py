@@ -19,18 +19,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from faultline.base.axes import COMPILE
 from faultline.base.errors import UNREADABLE, NeverReady, ServerDied
 from faultline.base.interpreters import command
 from faultline.base.paths import ROOT
 from faultline.base.text import cut
-from faultline.cells.cell import Cell
 from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
-from faultline.runs import nodes, scratch
+from faultline.runs import scratch
 from faultline.runs.hangs import TICK, Progress, text
-from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, Seen
+from faultline.runs.nodes import DEADLINE, Begun, Finished, Left, Node, Seen
 
 if TYPE_CHECKING:
     from faultline.runs.gpus import Gpu
@@ -163,13 +161,6 @@ class RankServer:
         self.cores = cores
         if cores and self._process and self._process.poll() is None:
             os.sched_setaffinity(self._process.pid, cores)
-
-    def run(self, job: Job) -> Ended:
-        """Run one cell's ranks to their end, spread over the `peers` too where that can be; nothing of it is left."""
-        together = [self, *self.peers]
-        spread = job.world_size > 1 and not job.world_size % len(together) and not job.half
-        traces = job.cell and Cell.parse(job.cell).compile != COMPILE.default
-        return nodes.run(together if spread else [self], job, self.deadline * (nodes.COMPILING if traces else 1))
 
     def begin(self, job: Job) -> Begun:
         """Start the ranks of a cell that are for this server; of several nodes, the first makes the folder for all."""

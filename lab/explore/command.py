@@ -17,7 +17,7 @@ from faultline.base.text import count, here, matches
 from faultline.runs import engines, measurement, storage
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL, Engine
-from faultline.runs.measurement import UNLIKE_ALONE
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -108,8 +108,8 @@ class Exploration:
     def run(self, cases: Sequence[Case], folder: RunFolder, done: Callable[[Result], None]) -> None:
         """Run cases, with their results in a folder."""
         if cells := [self.runner.add(case) for case in cases]:
-            batch = Batch(cells, self.stack, folder, run=self.runner, done=done)
-            measurement.measure([batch], self.request.workers, self.engine, UNLIKE_ALONE)
+            batch = Batch(cells, self.stack, folder, run=self.runner)
+            measurement.measure([batch], self.request.workers, self.engine, UNLIKE_ALONE, done)
 
 
 def run(request: Request) -> int:

@@ -8,7 +8,7 @@ from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.runs import measurement, storage
 from faultline.runs.driver import Batch
-from faultline.runs.measurement import UNLIKE_ALONE
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 from lab.explore import findings, overview
 from lab.explore.case import Case, Runner
@@ -36,11 +36,12 @@ def replay(request: Request) -> Sequence[str]:
     if not (chosen := findings.by_name(request.names)):
         print("there is no finding in findings/")
         return ()
-    runner, results = Runner(), dict[Cell, Result]()
+    runner, measured = Runner(), list[Result]()
     folder = storage.new_run(kind=KIND)
     cells = [runner.add(case) for finding in chosen for case in places(finding)]
-    batch = Batch(cells, folder=folder, run=runner, done=lambda entry: results.update({entry.cell: entry}))
-    measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE)
+    batch = Batch(cells, folder=folder, run=runner)
+    measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE, on_result=measured.append)
+    results = {entry.cell: entry for entry in measured}
     changed = []
     for finding in chosen:
         different = changes(finding, results)

@@ -42,7 +42,7 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
             part, results = RunFolder(folder.path / pin), list[Result]()
             part.path.mkdir()
             part.describe(kind=KIND)
-            measurement.measure([Batch([cell], stack, part, run=runner, done=results.append)], workers)
+            measurement.measure([Batch([cell], stack, part, run=runner)], workers, on_result=results.append)
         except Unavailable as error:
             print(f"{pin}: {error.what}{error}", flush=True)
             return None

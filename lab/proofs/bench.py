@@ -27,7 +27,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.matrix.command import split
 from faultline.ranks.job import Job
-from faultline.runs import measurement, runner
+from faultline.runs import estimates, measurement, nodes, runner
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
@@ -49,9 +49,9 @@ def bench() -> int:
     rows: list[Row] = []
     cells = selection.select(failures(), Selection())
     both = (
-        1.25 * measurement.expected(cells, CORES) + len(STRATEGIES) * REPEATS * measurement.START
+        1.25 * estimates.wall_seconds(cells, CORES) + len(STRATEGIES) * REPEATS * estimates.START
     )  # each under torchrun
-    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {measurement.about(both)}", highlight=False)
+    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {estimates.about(both)}", highlight=False)
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
         rows += per_cell(ranks, references)
@@ -89,9 +89,9 @@ def per_cell(ranks: RankServer, references: runner.References) -> list[Row]:
             reference = references.file(ranks, cell)
             if reference.problem:
                 raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
-            job = Job(cell.id, 2, reference=str(reference.file))
-            forked.append(timed(partial(ranks.run, job)))
-            again = ranks.run(replace(job, times=2))
+            job = Job(cell, 2, reference=str(reference.file))
+            forked.append(timed(partial(nodes.run, ranks, job)))
+            again = nodes.run(ranks, replace(job, times=2))
             if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
                 raise RuntimeError(f"{cell.id}: {wrong[0].message}")
             bare.append(max(end.report.seconds for end in again.ranks if end.report))
@@ -127,7 +127,7 @@ def torchrun(job: Job) -> None:
         done = ask(command(sys.executable, *words))
         reports = [Path(folder) / f"report{rank}.json" for rank in range(2)]
         if done.returncode or any(json.loads(report.read_text())["error"] for report in reports):
-            raise RuntimeError(f"{job.cell}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")
+            raise RuntimeError(f"{job.cell.id}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
@@ -136,10 +136,10 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     They are all that runs below this process: a second server would share the libraries' pages, and halve them.
     """
     cells = [healthy(strategy)[0] for strategy in STRATEGIES]
-    jobs = [Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
+    jobs = [Job(cell, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
     most = 0
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: [ranks.run(job) for job in jobs for _ in range(5)])
+        running = beside.submit(lambda: [nodes.run(ranks, job) for job in jobs for _ in range(5)])
         while not running.done():
             try:
                 everyone = psutil.Process().children(recursive=True)
@@ -154,13 +154,16 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 def linear() -> list[Row]:
     """The default matrix, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
-    quarter = split(cells, 4, measurement.recorded())[0]
+    quarter = split(cells, 4, estimates.recorded())[0]
     seconds = []
     wrong: set[str] = set()
+
+    def note(_: Batch, entry: Result) -> None:
+        if entry.verdict != "expected":
+            wrong.add(entry.cell.id)
+
     for part in (quarter, cells):
-        entries: list[Result] = []
-        seconds.append(timed(partial(measurement.run_batches, [Batch(part, done=entries.append)], CORES)))
-        wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
+        seconds.append(timed(partial(measurement.run_batches, [Batch(part)], CORES, on_result=note)))
         PROGRESS.print(
             f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
         )

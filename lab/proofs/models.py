@@ -25,6 +25,7 @@ from faultline.check.target import CheckTarget
 from faultline.runs import measurement, oracle, results, storage
 from faultline.runs.driver import Batch
 from faultline.runs.nodes import Ended
+from faultline.runs.progress import UNLIKE_ALONE
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
@@ -71,7 +72,7 @@ def run(request: Request) -> int:
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
         checking = functools.partial(run_cell, targets(Path(configs)))
         batch = Batch(missing, environment, folder, known, run=checking)
-        measurement.measure([batch], request.workers, wrong=measurement.UNLIKE_ALONE)
+        measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE)
     folder.describe(finished=True)
     return finish(folder)
 

@@ -21,8 +21,9 @@ from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks import start
-from faultline.runs import campaigns, measurement, storage
+from faultline.runs import campaigns, estimates, measurement, storage
 from faultline.runs.driver import Batch
+from faultline.runs.engines import check_cells
 from faultline.runs.results import Result
 
 
@@ -31,11 +32,11 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
 
     Each time has a results folder of its own, which is not the newest run of all other commands.
     """
+    check_cells(cells)
     runs: list[dict[str, Did]] = []
-    campaigns.note(measurement.estimate(cells, workers, 2))
+    campaigns.note(estimates.estimate(cells, workers, 2))
     for order in (cells, [*reversed(cells)]):
-        folder = storage.new_run(kind="repeat")
-        folder.describe(cells=tuple(cell.id for cell in order))
+        folder = storage.new_run(kind="repeat", cells=tuple(cell.id for cell in order))
         measurement.measure([Batch(order, folder=folder)], workers)
         folder.describe(finished=True)
         runs.append({entry.cell.id: entry.did for entry in folder.results()})
@@ -60,8 +61,8 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     cells = selection.select(failures(), Selection())
     cells = choose.sample(cells, min(count, len(cells)))
     before = leftovers()
-    folder = storage.new_run(kind="chaos")
-    folder.describe(request={"cells": count, "rate": rate, "seed": seed}, cells=tuple(cell.id for cell in cells))
+    asked, ids = {"cells": count, "rate": rate, "seed": seed}, tuple(cell.id for cell in cells)
+    folder = storage.new_run(kind="chaos", request=asked, cells=ids)
     with Killer(rate, choose) as killer:
         measurement.measure([Batch(cells, folder=folder)], workers)
     folder.describe(finished=True)

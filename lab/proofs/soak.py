@@ -32,7 +32,7 @@ from faultline.cells.selection import Selection
 from faultline.fleet import cluster
 from faultline.fleet.rays import Rays
 from faultline.ranks import start
-from faultline.runs import cache, measurement, scratch, storage
+from faultline.runs import measurement, scratch, storage
 from faultline.runs.driver import Batch
 from faultline.runs.results import Result
 from faultline.stacks import environments
@@ -77,15 +77,15 @@ def run(cells: int, seed: int) -> int:
     here = {entry.cell: entry for entry in _here([*dict.fromkeys(drawn)], environment)}
     with fires(choose) as fire:
         seen: list[Result] = []
-        folder = storage.new_run(kind="soak")
-        folder.describe(request={"cells": cells, "seed": seed}, cells=tuple(cell.id for cell in drawn))
+        asked, ids = {"cells": cells, "seed": seed}, tuple(cell.id for cell in drawn)
+        folder = storage.new_run(kind="soak", request=asked, cells=ids)
 
         def after(entry: Result) -> None:
             seen.append(entry)
             if choose.random() < RATE:
                 fire.kill(choose.choice(KINDS))
 
-        measurement.measure([Batch(drawn, environment, folder, done=after)], NODES, Rays(fire.address))
+        measurement.measure([Batch(drawn, environment, folder)], NODES, Rays(fire.address), on_result=after)
         folder.describe(finished=True)
     soak = judged(drawn, seen, here, fire.remains)
     _show(soak, cells, fire.kills)
@@ -95,11 +95,9 @@ def run(cells: int, seed: int) -> int:
 
 def _here(cells: Sequence[Cell], environment: Environment) -> list[Result]:
     """What cells do on this machine's workers."""
-    folder, keep = storage.new_run(kind="soak-here"), cache.of(environment, "cpu")
-    folder.describe(cells=tuple(cell.id for cell in cells))
-    known = measurement.taken(cells, folder, keep, only_expected=True)
-    missing = measurement.without(cells, known)
-    measurement.measure([Batch(missing, environment, folder, known, keep)], machine.cores())
+    folder = storage.new_run(kind="soak-here", cells=tuple(cell.id for cell in cells))
+    batch = measurement.prepare(Batch(cells, environment, folder), expected=True)
+    measurement.measure([batch], machine.cores())
     folder.describe(finished=True)
     return folder.results()
 

@@ -102,10 +102,10 @@ def measured(tmp_path, monkeypatch):
     """Every cell of a check diverges, in a folder of the test's own."""
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
 
-    def run_batches(batches, workers, engine):
+    def run_batches(batches, workers, engine, on_result):
         [part] = batches
         for cell in part.cells:
-            part.done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
+            on_result(part, entries.entry(cell, "diverges", "differs", "unexpected failure"))
 
     monkeypatch.setattr(measurement, "run_batches", run_batches)
 

@@ -41,7 +41,7 @@ from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report, error_report
 from faultline.report.claims import ORDER
-from faultline.runs import measurement, oracle, runner, storage
+from faultline.runs import measurement, nodes, oracle, runner, storage
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Beside, Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
@@ -440,9 +440,10 @@ def test_what_a_script_can_show_is_exported_first(monkeypatch):
         script.write(target.parse(f"{__file__}:entry", ""), entry("diverges"), Path("repro.py"), "python")
 
 
-def test_what_ends_one_process_says_nothing_of_a_resized_life():
+def test_what_ends_one_process_says_nothing_of_a_resized_life(monkeypatch):
     """Breaks when a process that dies for lack of memory makes a cell impossible, and the check agrees."""
-    cell, server = replace(CELL, life="resized"), SimpleNamespace(run=lambda job: Ended([]))
+    monkeypatch.setattr(nodes, "run", lambda server, job: Ended([]))
+    cell, server = replace(CELL, life="resized"), None
     target = SimpleNamespace(for_ranks=lambda ranks: None)
     for outcome, expected in {
         "trains": None,
@@ -451,7 +452,7 @@ def test_what_ends_one_process_says_nothing_of_a_resized_life():
         **dict.fromkeys(("hangs", "invalid"), ("invalid", "reference")),
     }.items():
         judged = oracle.Judgement(outcomes.Outcome(outcome), "", "why")
-        refused = checking.not_resizable(target, server, cell, Job(cell.id), lambda cell, ended, it=judged: it)
+        refused = checking.not_resizable(target, server, cell, Job(cell), lambda cell, ended, it=judged: it)
         assert (refused and (refused.outcome, refused.signature)) == expected
         assert refused is None or "why" in refused.detail
 
@@ -740,11 +741,13 @@ def test_facts_are_those_of_the_most_ranks():
 class Dying:
     """A rank server that never lives to answer."""
 
-    killed = False
+    killed, peers, deadline = False, (), 1.0
     versions: dict = {}  # noqa: RUF012 - as a server has it before it was ready
 
-    def run(self, job):
+    def begin(self, job):
         raise ServerDied("the rank server ended: Killed")
+
+    def abort(self, leaving): ...
 
 
 def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path):
@@ -788,7 +791,7 @@ def checked(asked, tmp_path, monkeypatch):
 
     def checked(run_part, *words):
         monkeypatch.setattr(
-            measurement, "run_batches", lambda batches, workers, engine: run_part(*batches, batches[0].run)
+            measurement, "run_batches", lambda batches, workers, engine, on_result: run_part(*batches, on_result)
         )
         return asked("check", f"{file}:build", *words)
 
@@ -800,10 +803,10 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(checked, monkeypatch)
     used = {}
     monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
 
-    def run_part(part, run):
-        used[part.stack.python] = run
+    def run_part(part, on_result):
+        used[part.stack.python] = part.run
         for cell in part.cells:
-            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
+            on_result(part, entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
     code, answer, errors = checked(run_part, "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
@@ -818,7 +821,9 @@ def test_the_command_tells_a_fault_from_a_mistake(checked):
     def fail(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    differs = checked(lambda part, run: part.done(entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")
+    differs = checked(
+        lambda part, on_result: on_result(part, entry("diverges")), *"--strategy ddp --checkpointing off".split()
+    )
     assert differs[0] == 1
     code, answer, [*_, line] = checked(fail, "--json")
     assert code == 2 and not answer
@@ -829,13 +834,13 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(checked, tmp_pat
     """Breaks when cells of another model, or of the file before it was changed, are taken for this model's."""
     ran = []
 
-    def run_part(part, run):
+    def run_part(part, on_result):
         for cell in part.cells:
             if len(ran) == 1 and cell != ran[0]:
                 ran.append(cell)
                 raise KeyboardInterrupt
             ran.append(cell)
-            part.done(entry(where=f"{cell.strategy}/{cell.checkpointing}"))
+            on_result(part, entry(where=f"{cell.strategy}/{cell.checkpointing}"))
 
     code, _, errors = checked(run_part, "--strategy", "ddp")
     assert code == 130 and errors[-1].endswith("the same command with --resume goes on")

@@ -13,7 +13,7 @@ from ray import cloudpickle
 from faultline.cells.cell import Cell
 from faultline.fleet.rays import Rays
 from faultline.ranks.job import Job
-from faultline.runs import gpus, measurement
+from faultline.runs import gpus, measurement, nodes
 from faultline.runs.driver import Batch
 from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import entries, light
@@ -31,7 +31,7 @@ CELLS = [replace(cell, variant=f"v{number}") for number, cell in enumerate([TWO,
 
 def run(server, references, cell):
     began = time.monotonic()
-    ended = server.run(Job(cell.id, cell.world_size, inject="environment"))
+    ended = nodes.run(server, Job(cell, cell.world_size, inject="environment"))
     visible = sorted({rank.report.evidence["found"]["CUDA_VISIBLE_DEVICES"] for rank in ended.ranks})
     return entries.entry(cell, evidence={"began": began, "ended": time.monotonic(), "visible": visible})
 
@@ -61,8 +61,8 @@ def test_no_two_cells_at_a_time_see_one_gpu_and_four_wait_for_four(head, nodes, 
     """Breaks when slots share a GPU, ranks see all of a node's, or cells that want more than a node has never run."""
     nodes(num_cpus=4, num_gpus=count)
     stack, results = Environment(light.command(tmp_path, OF_STACK), ""), []
-    batch = Batch(CELLS, stack, run=OnStandIn(count), done=results.append)
-    measurement.run_batches([batch], 0, Rays(head.address))
+    batch = Batch(CELLS, stack, run=OnStandIn(count))
+    measurement.run_batches([batch], 0, Rays(head.address), lambda _, entry: results.append(entry))
     assert {each.cell for each in results} == {*CELLS} and len(results) == len(CELLS)
     seen = []
     for each in results:

@@ -62,7 +62,7 @@ def here(stack):
     """What the cells do on this machine's workers: a bit of everything."""
     assert {deed(cell) for cell in CELLS} == {*DEEDS}
     seen = []
-    measurement.run_batches([Batch(CELLS, stack, run=run, done=seen.append)], 2)
+    measurement.run_batches([Batch(CELLS, stack, run=run)], 2, on_result=lambda _, entry: seen.append(entry))
     return {entry.cell: (entry.did, entry.detail) for entry in seen}
 
 
@@ -71,13 +71,13 @@ class Running:
 
     def __init__(self, head, stack, workers=0, nodes=1, how=run):
         self.results, self.error = [], None
-        batch = Batch(CELLS, stack, run=how, done=self.results.append)
+        batch = Batch(CELLS, stack, run=how)
         self.thread = threading.Thread(target=self.go, args=(batch, workers, Rays(head.address, nodes)))
         self.thread.start()
 
     def go(self, batch, workers, rays):
         try:
-            measurement.run_batches([batch], workers, rays)
+            measurement.run_batches([batch], workers, rays, lambda _, entry: self.results.append(entry))
         except BaseException as error:  # noqa: BLE001 - raised in the test
             self.error = error
 

@@ -34,11 +34,11 @@ def replayed(tmp_path, monkeypatch, page):
     """Replays the finding where each strategy does what it is given."""
 
     def go(did, **request):
-        def measure(batches, workers, wrong):
+        def measure(batches, workers, wrong, on_result):
             [batch] = batches
             assert {cell.strategy for cell in batch.cells} == {*WHERE}
             for cell in batch.cells:
-                batch.done(judged(cell, did[cell.strategy]))
+                on_result(judged(cell, did[cell.strategy]))
 
         finding = replace(KEPT, folder=tmp_path / KEPT.name)
         monkeypatch.setattr(findings, "every", lambda: [finding])
@@ -125,12 +125,12 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
         Release(version, f"2026-0{month}-01") for month, version in enumerate(("2.11", "2.12", "2.13.0", "2.14"), 1)
     ]
 
-    def measure(batches, workers):
+    def measure(batches, workers, on_result):
         [batch] = batches
         release = batch.stack
         if release == "2.12":
             raise NeverReady("No module named 'setuptools'")
-        batch.done(judged(batch.cells[0], raises("") if release == "2.13.0" else RIGHT))
+        on_result(judged(batch.cells[0], raises("") if release == "2.13.0" else RIGHT))
 
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(since.index, "releases", lambda package: releases)

@@ -29,7 +29,7 @@ def explored(tmp_path, monkeypatch):
     def explored(until=None, **request):
         ran = []
 
-        def measure(batches, workers, engine, wrong):
+        def measure(batches, workers, engine, wrong, on_result):
             [batch] = batches
             with contextlib.closing(storage.Writer(batch.folder)) as writer:
                 for cell in batch.cells:
@@ -37,7 +37,7 @@ def explored(tmp_path, monkeypatch):
                         raise KeyboardInterrupt
                     ran.append(cell)
                     writer.add(entry(cell, stack={}))
-                    batch.done(entry(cell, stack={}))
+                    on_result(entry(cell, stack={}))
 
         monkeypatch.setattr(command.measurement, "measure", measure)
         try:

@@ -10,6 +10,7 @@ from faultline.cells.cell import Cell
 from faultline.maintain import machine, score
 from faultline.maintain.score import LabelledLog
 from faultline.ranks.job import Job
+from faultline.runs import nodes
 from faultline.runs.results import RankResult
 from lab.proofs import bench, soak
 from tests.support.entries import entry
@@ -92,8 +93,8 @@ def test_the_cells_that_are_timed_save_nothing_and_can_run_in_ranks_that_have_ru
         cell = Cell("fsdp_reference_model", "helper", strategy)
         reference = references.file(shared_server, cell)
         assert not reference.problem
-        jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
-        once, again = ([end.report for end in shared_server.run(job).ranks] for job in jobs)
+        jobs = [Job(cell, 2, reference=str(reference.file), times=times) for times in (1, 2)]
+        once, again = ([end.report for end in nodes.run(shared_server, job).ranks] for job in jobs)
         assert [report.error for report in again] == [None, None]
         for key in ("digests", "evidence"):
             assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key

@@ -13,7 +13,7 @@ import pytest
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
-from faultline.runs import runner
+from faultline.runs import nodes, runner
 from faultline.strategies import Setup
 from faultline.trainers import config_file
 from tests.support.light import have_ended, survivors
@@ -124,7 +124,7 @@ TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 def a_job(server, references, cell):
     reference = references.file(server, cell)
     assert not reference.problem
-    return Job(cell.id, 2, reference=str(reference.file))
+    return Job(cell, 2, reference=str(reference.file))
 
 
 def launch(launcher, job, folder):
@@ -144,7 +144,7 @@ def test_torchrun_ends_with_the_same_weights(shared_server, references, strategy
     """Breaks when forking from a server that has imported everything changes what a rank computes."""
     cell = Cell("zero_double_reduction", "one_call", strategy)
     job = a_job(shared_server, references, cell)
-    forked = shared_server.run(job)
+    forked = nodes.run(shared_server, job)
     for launched, end in zip(launch(TORCHRUN, job, tmp_path), forked.ranks, strict=True):
         assert launched["error"] is None
         assert tuple(launched["digests"]) == end.report.digests

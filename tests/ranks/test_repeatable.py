@@ -97,11 +97,11 @@ ALONE = Cell("grpo_lora_no_grad", "broken", "single", world_size=1, device="cuda
 def test_a_rank_on_a_gpu_says_which_cuda_and_nccl_it_has_and_sets_its_arithmetic_first(gpu):
     """Breaks when a rank on a GPU trains with torch's defaults, or its versions are missing from what is sent."""
     report = Report(0)
-    main._set_up(ALONE, Job(ALONE.id, gpus=("GPU-1122",)), report)
+    main._set_up(Job(ALONE, gpus=("GPU-1122",)), report)
     assert "begin" in gpu
     assert {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "nccl": "2.27.7"}.items() <= report.evidence.items()
     on_cpu = Report(0)
-    main._set_up(replace(ALONE, device="cpu"), Job(ALONE.id), on_cpu)
+    main._set_up(Job(replace(ALONE, device="cpu")), on_cpu)
     assert gpu.count("begin") == 1 and "cuda" not in on_cpu.evidence
 
 

@@ -15,6 +15,8 @@ from tests.support import light
 from tests.support.light import have_ended
 from tests.support.program import python
 
+CELL = {"failure": "", "variant": "", "strategy": "ddp"}
+
 
 @pytest.fixture
 def bare(tmp_path):
@@ -47,7 +49,7 @@ def event(process):
 
 
 def job(process, deed, world_size=2):
-    return {"job": {"cell": "", "inject": deed, "folder": str(process.folder), "world_size": world_size}}
+    return {"job": {"cell": CELL, "inject": deed, "folder": str(process.folder), "world_size": world_size}}
 
 
 def test_requests_may_come_in_pieces_or_together_and_a_cell_ends_the_one_before_it(bare):

@@ -45,7 +45,7 @@ class World:
         self.made += [lock] if lock not in self.made else []
         return Environment("python", lock)
 
-    def measure(self, batches, workers, engine):
+    def measure(self, batches, workers, engine, on_result):
         [batch] = batches
         folder = batch.folder
         lock = folder.info().lock

@@ -45,7 +45,7 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(batches, workers, engine):
+    def measure(batches, workers, engine, on_result=None):
         [batch] = batches
         python = batch.stack.python
         answer = does[python]
@@ -53,7 +53,7 @@ def lab(tmp_path, monkeypatch):
             raise NeverReady("ImportError: no such name")
         done.append((python, len(batch.cells)))
         judged = answer[min(sum(name == python for name, _ in done), len(answer)) - 1]
-        entries.played(batch.folder, batch.cells, judged, *filter(None, (batch.keep and batch.keep.add, batch.done)))
+        entries.played(batch.folder, batch.cells, judged, *filter(None, (batch.keep and batch.keep.add, on_result)))
         batch.folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)

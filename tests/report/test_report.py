@@ -25,7 +25,7 @@ from faultline.observations.remedies import Fate
 from faultline.report import claims, junit, page, run
 from faultline.report import failure as report_failure
 from faultline.report import terminal as report_terminal
-from faultline.runs import measurement
+from faultline.runs import progress
 from faultline.runs import results as runs_results
 from faultline.runs.results import Deviation, RankError
 from faultline.runs.storage import RunInfo
@@ -185,12 +185,12 @@ def test_hostile_text_does_not_steer_the_terminal():
 
 def test_progress_is_a_line_for_each_tenth_or_a_bar_on_a_terminal(monkeypatch):
     console = Console(file=io.StringIO(), width=100)
-    with measurement.progress(console, [], []):
+    with progress.progress(console, [], []):
         pass
     assert not console.file.getvalue(), "progress of nothing"
     known = [broken()] * 5
-    monkeypatch.setattr(measurement, "RARELY", 0)
-    with measurement.progress(console, [evil().cell] * 45, known, 2) as advance:
+    monkeypatch.setattr(progress, "RARELY", 0)
+    with progress.progress(console, [evil().cell] * 45, known, 2) as advance:
         for _ in range(45):
             advance(evil())
     lines = console.file.getvalue().splitlines()
@@ -200,13 +200,13 @@ def test_progress_is_a_line_for_each_tenth_or_a_bar_on_a_terminal(monkeypatch):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", console.file.getvalue())
     # On a terminal, what was not expected is counted as it comes.
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with measurement.progress(console, [result().cell, evil().cell], [broken()]) as advance:
+    with progress.progress(console, [result().cell, evil().cell], [broken()]) as advance:
         advance(result())
         advance(evil())
     text = console.file.getvalue()
     assert "3/3" in text and "2 not as expected" in text and "<img src=x" in text
     assert "\x1b]" not in text and "\x1b[2J" not in text
-    with pytest.raises(KeyboardInterrupt), measurement.progress(console, [evil().cell], []):
+    with pytest.raises(KeyboardInterrupt), progress.progress(console, [evil().cell], []):
         raise KeyboardInterrupt
     assert console.file.getvalue().endswith("\x1b[?25h"), "the cursor stays hidden"
 

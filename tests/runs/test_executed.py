@@ -10,7 +10,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
-from faultline.runs import cache, executed, measurement, runner
+from faultline.runs import cache, executed, measurement, nodes, runner
 from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.stacks.environments import Environment
@@ -42,13 +42,14 @@ def lab(tmp_path, monkeypatch):
     def record(cells, *reports, packages=("trl",)):
         server = Server(tmp_path, reports)
 
-        def run_batches(batches, workers):
+        def run_batches(batches, workers, on_result):
             [batch] = batches
             references = type("References", (), {"file": lambda *_: runner.Reference(tmp_path)})()
             for cell in batch.cells:
-                batch.done(batch.run(server, references, cell))
+                on_result(batch, batch.run(server, references, cell))
 
         monkeypatch.setattr(measurement, "run_batches", run_batches)
+        monkeypatch.setattr(nodes, "run", Server.run)
         return executed.of(HERE, cells, packages, 1), server.jobs
 
     return record
@@ -64,7 +65,7 @@ def test_what_all_ranks_executed_is_recorded_once(lab):
     again, jobs = lab(CELLS[:1], one, other)
     assert again == ran and jobs == []
     both, jobs = lab(CELLS, one, other)
-    assert [job.cell for job in jobs] == [CELLS[1].id] and {*both} == {*CELLS}
+    assert [job.cell for job in jobs] == CELLS[1:] and {*both} == {*CELLS}
     assert not Cache(HERE.lock).take(CELLS), "a recording is no result"
     other, jobs = lab(CELLS[:1], packages=("torch", "trl_y"))
     assert other == {CELLS[0]: {("torch/a.py", "f")}} and jobs == [], "all of it is kept, and what is asked for is read"
@@ -102,5 +103,5 @@ def test_real_ranks_record_what_the_engine_executes(shared_server):
     assert "DeepSpeedZeroOptimizer_Stage3.__init__" in names[CELLS[1]]
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
     assert any(file == "torch/nn/parallel/distributed.py" and "forward" in name for file, name in ran[CELLS[0]])
-    measured = shared_server.run(runner.Job(CELLS[0].id, 2)).ranks[0].report
+    measured = nodes.run(shared_server, runner.Job(CELLS[0], 2)).ranks[0].report
     assert not measured.executed, "a measured run records nothing"

@@ -14,10 +14,10 @@ import pytest
 from faultline.base import machine
 from faultline.base.errors import ServerDied, UsageError
 from faultline.cells.cell import Cell
-from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
-from faultline.runs import cache, engines, gpus, measurement
+from faultline.runs import cache, engines, gpus, measurement, nodes
 from faultline.runs.driver import Batch
+from faultline.runs.engines import LOCAL, Pool
 from faultline.stacks.environments import Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -71,7 +71,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
 
     def run(server, references, cell):
         began = time.monotonic()
-        ended = server.run(Job(cell.id, cell.world_size, inject="environment"))
+        ended = nodes.run(server, Job(cell, cell.world_size, inject="environment"))
         shown = [rank.report.evidence["found"] for rank in ended.ranks]
         assert {each["CUDA_DEVICE_ORDER"] for each in shown} == {"PCI_BUS_ID"}
         visible = {each["CUDA_VISIBLE_DEVICES"] for each in shown}
@@ -158,7 +158,7 @@ def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, p
     """Breaks when GPUs stay idle, more servers start than can have GPUs at a time, or nobody hears that they share."""
     cards(count)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
-    number, why = engines.bounded(cells, asked, per_gpu=per_gpu)
+    number, why = Pool(per_gpu).workers(cells, asked)
     assert number == expected and bool(why) == (expected < min(asked, len(cells)))
     assert not why or per_gpu == 1 or why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
 
@@ -168,19 +168,18 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     monkeypatch.setattr(machine, "memory", lambda: 4 << 30)
     cells = [replace(CELL, device="cpu")] * 99
     words = "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free"
-    assert engines.bounded(cells, 64) == (2, words)
+    assert LOCAL.workers(cells, 64) == (2, words)
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
-    assert engines.bounded(cells, 64)[0] == 1, "one worker is always tried"
+    assert LOCAL.workers(cells, 64)[0] == 1, "one worker is always tried"
     monkeypatch.setattr(machine, "memory", lambda: 6 << 30)
     larger = [*cells, replace(cells[0], world_size=4)]
-    assert [engines.bounded(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
+    assert [LOCAL.workers(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
     """Breaks when cells for the CPU or a cluster's head look for GPUs, or a fleet's results are kept as one's own."""
     monkeypatch.setattr(engines, "ask", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
-    asked = Selection(failure=(CELL.failure,), strategy=("ddp",), device="cuda")
-    assert engines.runnable(asked, SimpleNamespace(here=False))
+    engines.check_cells([replace(CELL, device="cuda")], SimpleNamespace(here=False))
     with gpus.lent(replace(CELL, device="cpu")) as lent:
         assert lent == ()
     assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""

@@ -15,7 +15,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Message, Report
-from faultline.runs import oracle
+from faultline.runs import nodes, oracle
 from faultline.runs.nodes import Ended, RankEnd, Watched
 from faultline.runs.runner import References, run_cell
 from faultline.runs.supervisor import RankServer
@@ -38,7 +38,7 @@ def pair(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run(Job(CELL.id, world_size, inject=deed))
+    return nodes.run(server, Job(CELL, world_size, inject=deed))
 
 
 @pytest.mark.slow

@@ -205,13 +205,13 @@ def at(root, stop_after=None, stack="", does=None, stops=KeyboardInterrupt):
     """
     ran = []
 
-    def run_batches(batches, workers, engine):
+    def run_batches(batches, workers, engine, on_result):
         [part] = batches
         for cell in part.cells:
             if len(ran) == stop_after:
                 raise stops
             ran.append(cell.id)
-            part.done((does or fake)(cell))
+            on_result(part, (does or fake)(cell))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", root)

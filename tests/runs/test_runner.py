@@ -11,7 +11,7 @@ import pytest
 
 from faultline.base.errors import DIED, ServerDied
 from faultline.cells.cell import Cell
-from faultline.runs import measurement
+from faultline.runs import measurement, nodes
 from faultline.runs.driver import Batch
 from faultline.runs.engines import LOCAL
 from faultline.runs.nodes import Ended, RankEnd
@@ -39,8 +39,9 @@ KILLED, FAILED = Ended([RankEnd(exit=-9)]), Ended([reports.end(error=reports.err
 
 
 @pytest.mark.parametrize(("ends", "problem"), [([KILLED, None], None), ([FAILED], "error"), ([KILLED] * TRIES, DIED)])
-def test_a_reference_is_made_once_for_all_workers(tmp_path, ends, problem):
+def test_a_reference_is_made_once_for_all_workers(tmp_path, monkeypatch, ends, problem):
     """Breaks when one killed rank makes later cells invalid, or a reference is made anew, or tried for ever."""
+    monkeypatch.setattr(nodes, "run", Server.run)
     server, references = Server(*ends), References(tmp_path)
     reference = references.file(server, CELL)
     assert (reference.problem and reference.problem.kind) == problem and reference.file.exists() == (not problem)
@@ -62,24 +63,24 @@ def test_an_interruption_loses_no_result(interruptible):
             raise ServerDied
         return entries.entry(cell)
 
-    def done(entry):
+    def done(_, entry):
         if not written:
             assert third.wait(60)
             signal.raise_signal(signal.SIGINT)
         written.append(entry.cell)
 
     with pytest.raises(KeyboardInterrupt):
-        measurement.run_batches([Batch(cells, run=run_cell, done=done)], 1)
+        measurement.run_batches([Batch(cells, run=run_cell)], 1, on_result=done)
     assert written == cells[:2] and begun == cells[:3]
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
-    batch = Batch([CELL], run=lambda server, references, cell: entries.entry(cell), done=written.append)
+    batch = Batch([CELL], run=lambda server, references, cell: entries.entry(cell))
     with ThreadPoolExecutor() as pool:
-        pool.submit(measurement.run_batches, [batch], 1)
-    assert [entry.cell for entry in written] == [CELL]
+        pool.submit(measurement.run_batches, [batch], 1, on_result=lambda _, entry: written.append(entry.cell))
+    assert written == [CELL]
 
 
 def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
@@ -95,7 +96,7 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
         return entries.entry(cell)
 
     with pytest.raises(ZeroDivisionError):
-        measurement.run_batches([Batch(cells, run=run_cell, done=lambda entry: written.append(entry.cell))], 2)
+        measurement.run_batches([Batch(cells, run=run_cell)], 2, on_result=lambda _, entry: written.append(entry.cell))
     assert written == cells[1:]
 
 

@@ -12,8 +12,8 @@ from faultline.cells.selection import Selection, select
 from faultline.matrix import command
 from faultline.matrix.command import _merged as merge
 from faultline.matrix.command import split
-from faultline.runs import measurement, storage
-from faultline.runs.measurement import START, about, estimate, expected, kind, likely, record, recorded
+from faultline.runs import estimates, storage
+from faultline.runs.estimates import START, about, estimate, kind, record, recorded, seconds_of, wall_seconds
 from faultline.runs.storage import RunFolder, RunInfo
 from tests.support import entries
 
@@ -38,7 +38,7 @@ def test_law_shards_are_all_cells_and_of_one_length_on_every_machine(cells, coun
     shuffled = [*cells]
     chance.shuffle(shuffled)
     assert [*map(set, split(shuffled, count, seconds))] == [*map(set, parts)], "two machines would split it otherwise"
-    times = {cell: seconds.get(kind(cell), measurement.UNKNOWN) for cell in cells}
+    times = {cell: seconds.get(kind(cell), estimates.UNKNOWN) for cell in cells}
     loads = [sum(times[cell] for cell in shard) for shard in parts]
     longest = max(times.values(), default=0)
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"
@@ -126,21 +126,21 @@ SOME = [cell for cell in CELLS if cell.failure == "zero3_dummy_loss"]
 @pytest.fixture
 def made_up(monkeypatch):
     """Durations that are made up."""
-    measurement._medians.cache_clear()
+    estimates._medians.cache_clear()
     known = {"a/scenario/zero2/w2": 4.0, "b/scenario/zero3/w2": 2.0, "b/scenario/zero3/w4": 9.0}
-    monkeypatch.setattr(measurement, "recorded", lambda: known)
+    monkeypatch.setattr(estimates, "recorded", lambda: known)
     yield known
-    measurement._medians.cache_clear()
+    estimates._medians.cache_clear()
 
 
 def test_what_is_not_recorded_is_guessed_shared_out_and_said_as_people_do(made_up):
     """Breaks when a run is said to be shorter than its longest cell, or to take no time where nothing is recorded."""
     cells = [Cell("a", "broken", strategy) for strategy in ("zero2", "zero1", "ddp", "gone")]
-    assert likely(cells) == [4.0, 4.0, measurement.UNKNOWN, measurement.UNKNOWN], "the median of its family, if any"
-    reference = 2 * measurement.UNKNOWN
-    assert expected(cells[:1], 8) == START + 4.0 + reference
-    assert expected([cells[0], Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
-    assert expected([], 2) == 0
+    assert seconds_of(cells) == [4.0, 4.0, estimates.UNKNOWN, estimates.UNKNOWN], "the median of its family, if any"
+    reference = 2 * estimates.UNKNOWN
+    assert wall_seconds(cells[:1], 8) == START + 4.0 + reference
+    assert wall_seconds([cells[0], Cell("a", "broken", "zero2", "reentrant")], 2) == START + (8.0 + reference) / 2
+    assert wall_seconds([], 2) == 0
     assert estimate(SOME[:1], 1, 3) == "1 cell in 3 runs, less than a minute with 1 worker"
     assert {about(seconds) for seconds in (0, 59)} == {"less than a minute"}
     assert [about(seconds) for seconds in (61, 5400, 5460)] == ["about 1 min", "about 90 min", "about 1 h 31 min"]
@@ -149,9 +149,9 @@ def test_what_is_not_recorded_is_guessed_shared_out_and_said_as_people_do(made_u
 @pytest.mark.parametrize("slower", [0.5, 1, 3])
 def test_the_rest_is_measured_by_what_ran(slower):
     """Breaks when a machine that is three times as slow is promised the recorded time until the end."""
-    still = measurement.Remaining(SOME, 2)
-    whole, half = expected(SOME, 2), SOME[: len(SOME) // 2]
-    share = sum(likely(half)) / sum(likely(SOME))
+    still = estimates.Remaining(SOME, 2)
+    whole, half = wall_seconds(SOME, 2), SOME[: len(SOME) // 2]
+    share = sum(seconds_of(half)) / sum(seconds_of(SOME))
     elapsed = slower * (START + (whole - START) * share)
     for cell in half:
         still.without(cell, elapsed)
@@ -159,6 +159,6 @@ def test_the_rest_is_measured_by_what_ran(slower):
     for cell in SOME[len(SOME) // 2 :]:
         still.without(cell, elapsed)
     assert still.seconds == pytest.approx(0, abs=1e-6)
-    two = measurement.Remaining(SOME[:2], 1)
+    two = estimates.Remaining(SOME[:2], 1)
     two.without(SOME[0], 300)  # a model of somebody's own may take minutes
     assert 100 < two.seconds < 900

@@ -41,7 +41,7 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run(Job(CELL.id, world_size, inject=deed))
+    return nodes.run(server, Job(CELL, world_size, inject=deed))
 
 
 def outcome(ended):
@@ -299,9 +299,9 @@ hangs.STUCK = 10**9  # the cells are no hang for as long as this test may last
 cells = [Cell.parse(id) for id in sys.argv[2:]]
 stack = Environment(sys.argv[1], "")
 run = lambda server, references, cell: run_cell(server, references, cell, "spins")
-batch = Batch(cells, stack, run=run, done=lambda entry: print(entry.cell.id, flush=True))
 try:
-    measurement.run_batches([batch], 2)
+    batch = Batch(cells, stack, run=run)
+    measurement.run_batches([batch], 2, on_result=lambda _, entry: print(entry.cell.id, flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """
