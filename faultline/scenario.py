@@ -28,7 +28,8 @@ class Scenario:
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate, as it does where `accelerate` says so. `deepspeed` changes the config
     that a ZeRO strategy takes from its file, and `keywords` has more arguments of torch's engines, by the family of the
-    strategy. `observer` (see `observer.Observer`) sees what the model's modules do.
+    strategy, or under `accelerator` those of accelerate's. `scheduler(optimizer)` makes a schedule, which accelerate
+    prepares with the model. `observer` (see `observer.Observer`) sees what the model's modules do.
 
     A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
@@ -60,6 +61,7 @@ class Scenario:
     whole: Callable[[Any], float] | None = None
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     loop: Callable[[Any], Any] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
     keep: Callable[[Callable[[], None], Any, Path], None] | None = None

@@ -18,7 +18,7 @@ from faultline.export.program import without
 from faultline.strategies import ROWS
 
 # What a scenario builds, in the order of its fields, and what else it says, which has to be constant.
-PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
+PARTS = "model loss batch check checkpoint around second by_hand optimizer scheduler before_step".split()
 HALVES = ("keep", "resume")  # what it builds for a life in two halves
 CONSTANTS = ("deepspeed", "accelerate", "micro_batches")
 # Functions with a simpler twin, by module: for scenarios that compare numbers, and for files that need not.
@@ -105,9 +105,11 @@ def scenario(function: ast.FunctionDef, wanted: Collection[str], known: Mapping[
     for name, value in assigned.items():
         with contextlib.suppress(NotConstant):
             known = {**known, name: evaluate(value, known)}
+    given = {name: value for name, value in given.items() if ast.unparse(value) not in ("None", "{}")}
+    if beyond := given.keys() - {*PARTS, *HALVES, *CONSTANTS}:
+        raise NotExportable(f"a file by itself has no {' and no '.join(sorted(beyond))} of a scenario")
     others = {name: evaluate(given[name], known) for name in CONSTANTS if name in given}
     chosen = {name: given[name] for name in (*PARTS, *HALVES) if name in wanted and name in given}
-    chosen = {name: value for name, value in chosen.items() if ast.unparse(value) != "None"}
     function.body[-1] = ast.Return(ast.Tuple([*chosen.values()], ast.Load()))
     without_unused(function, {name for name in loads(call) if isinstance(assigned.get(name), ast.Dict)})
     parts = {name: code(value) for name, value in chosen.items()}
