@@ -31,14 +31,15 @@ class Scenario:
     strategy, or under `accelerator` those of accelerate's. `scheduler(optimizer)` makes a schedule, which accelerate
     prepares with the model. `observer` (see `observer.Observer`) sees what the model's modules do.
 
-    A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
-    `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
-    loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
-    `sgd`, once the model is wrapped (DeepSpeed wants it before). `loop(wrapped)` changes what the loop does with an
-    engine, such as clipping before the step. `before_step(model, step)` runs between the steps; a bare model that it
-    gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose micro-batches are the
-    `shares` of so many ranks gives each of them the same state of the model to begin with, and of what the loss keeps
-    `beside` it. `whole(model)` is how far the loss of all rows is from the mean of the ranks' losses.
+    A step has `micro_batches`, numbered through all steps; the last step has `last_window` of them, unless that is 0.
+    The engine itself accumulates their gradients, unless `by_hand(model, last)` is there: then each is a forward and a
+    backward pass with that held open around it, as a loop of one's own has it, and the engine knows of none.
+    `optimizer(model)` makes the optimizer where it isn't `sgd`, once the model is wrapped (DeepSpeed wants it before).
+    `loop(wrapped)` changes what the loop does with an engine, such as clipping before the step. `before_step(model,
+    step)` runs between the steps; a bare model that it gives back is wrapped again, with an optimizer of its own, and
+    trains on. A reference whose micro-batches are the `shares` of so many ranks gives each of them the same state of
+    the model to begin with, and of what the loss keeps `beside` it. `whole(model)` is how far the loss of all rows is
+    from the mean of the ranks' losses.
 
     In a life that is resumed, `keep(save, wrapped, folder)` and `resume(load, wrapped, folder)` are there where a loop
     has a checkpoint of its own. Every rank calls them. `save()` and `load()` are what the engine's users do.
@@ -56,6 +57,7 @@ class Scenario:
     observer: Any = None
     accelerate: bool = False
     micro_batches: int = 1
+    last_window: int = 0
     shares: int = 0
     beside: Sequence[Any] = ()
     whole: Callable[[Any], float] | None = None
