@@ -31,6 +31,8 @@ class Scenario:
     strategy, or under `accelerator` those of accelerate's. `scheduler(optimizer)` makes a schedule, which accelerate
     prepares with the model. `observer` (see `observer.Observer`) sees what the model's modules do.
 
+    `same_rows` says that each rank has the same rows, which is the failure; then others are no evidence of it.
+
     A step has `micro_batches`, numbered through all steps; the last step has `last_window` of them, unless that is 0.
     The engine itself accumulates their gradients, unless `by_hand(model, last)` is there: then each is a forward and a
     backward pass with that held open around it, as a loop of one's own has it, and the engine knows of none.
@@ -55,6 +57,7 @@ class Scenario:
     deepspeed: dict[str, object] = field(default_factory=dict)
     keywords: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observer: Any = None
+    same_rows: bool = False
     accelerate: bool = False
     micro_batches: int = 1
     last_window: int = 0

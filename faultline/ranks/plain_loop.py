@@ -42,6 +42,8 @@ def _build(run: Run) -> tuple[Run, Scenario]:
     setup = replace(run.setup, deepspeed=built.deepspeed, keywords=keywords, micro_batches=native)
     evidence = run.report.evidence
     evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
+    if built.same_rows:
+        evidence["same_rows"] = True
     if built.last_window:
         evidence["last_window"] = built.last_window
     run.inject.model(built.model)

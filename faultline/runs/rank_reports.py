@@ -73,7 +73,8 @@ def unproven(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
     # Where no tensors were seen, losses show the rows, if they are numbers; else one may be the mean over the ranks.
     rows = {report.rank: report.evidence.get("rows") or tuple(report.losses) for report in reports}
     if all(each and not any(part != part for part in each) for each in rows.values()):
-        doubts += strategies.family(cell.strategy).doubt_rows(cell.strategy, rows, cell.world_size)
+        same, family = any(report.evidence.get("same_rows") for report in reports), strategies.family(cell.strategy)
+        doubts += family.doubt_rows(cell.strategy, rows, cell.world_size, same=same)
     return doubts
 
 
