@@ -28,16 +28,20 @@ class Scenario:
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate, as it does where `accelerate` says so. `deepspeed` changes the config
     that a ZeRO strategy takes from its file, and `keywords` has more arguments of torch's engines, by the family of the
-    strategy. `observer` (see `observer.Observer`) sees what the model's modules do.
+    strategy, or under `accelerator` those of accelerate's. `scheduler(optimizer)` makes a schedule, which accelerate
+    prepares with the model. `observer` (see `observer.Observer`) sees what the model's modules do.
 
-    A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
-    `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
-    loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
-    `sgd`, once the model is wrapped (DeepSpeed wants it before). `loop(wrapped)` changes what the loop does with an
-    engine, such as clipping before the step. `before_step(model, step)` runs between the steps; a bare model that it
-    gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose micro-batches are the
-    `shares` of so many ranks gives each of them the same state of the model to begin with, and of what the loss keeps
-    `beside` it. `whole(model)` is how far the loss of all rows is from the mean of the ranks' losses.
+    `same_rows` says that each rank has the same rows, which is the failure; then others are no evidence of it.
+
+    A step has `micro_batches`, numbered through all steps; the last step has `last_window` of them, unless that is 0.
+    The engine itself accumulates their gradients, unless `by_hand(model, last)` is there: then each is a forward and a
+    backward pass with that held open around it, as a loop of one's own has it, and the engine knows of none.
+    `optimizer(model)` makes the optimizer where it isn't `sgd`, once the model is wrapped (DeepSpeed wants it before).
+    `loop(wrapped)` changes what the loop does with an engine, such as clipping before the step. `before_step(model,
+    step)` runs between the steps; a bare model that it gives back is wrapped again, with an optimizer of its own, and
+    trains on. A reference whose micro-batches are the `shares` of so many ranks gives each of them the same state of
+    the model to begin with, and of what the loss keeps `beside` it. `whole(model)` is how far the loss of all rows is
+    from the mean of the ranks' losses.
 
     In a life that is resumed, `keep(save, wrapped, folder)` and `resume(load, wrapped, folder)` are there where a loop
     has a checkpoint of its own. Every rank calls them. `save()` and `load()` are what the engine's users do.
@@ -53,13 +57,16 @@ class Scenario:
     deepspeed: dict[str, object] = field(default_factory=dict)
     keywords: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observer: Any = None
+    same_rows: bool = False
     accelerate: bool = False
     micro_batches: int = 1
+    last_window: int = 0
     shares: int = 0
     beside: Sequence[Any] = ()
     whole: Callable[[Any], float] | None = None
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     loop: Callable[[Any], Any] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
     keep: Callable[[Callable[[], None], Any, Path], None] | None = None

@@ -58,13 +58,13 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
 
     `images` is ``none``; ``first half``: rows 0 and 1 of the four have one each;
     ``dummy``: every row has one whose tokens are not trained on, so that the
-    vision tower always takes part.
+    vision tower always takes part; ``by step``: so it is in every second step.
     """
     from faultline.scenario import my_rows
     from tiny_models.gemma3 import processor
 
     rows = range(ROWS)
-    shown = {"none": (), "first half": (0, 1), "dummy": rows}[images]
+    shown = {"none": (), "first half": (0, 1), "dummy": rows, "by step": rows if step % 2 else ()}[images]
     texts = [records("image_text")[(step * ROWS + row) % len(records("image_text"))] for row in rows]
     inputs = processor()(
         text=[("<boi>" if row in shown else "") + texts[row]["text"] for row in rows],

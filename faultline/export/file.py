@@ -13,7 +13,8 @@ from faultline.export.specialise import Built, gives_back
 from faultline.strategies import Family, Setup
 
 ERROR_LIKE = ("raises", "crashes", "hangs")
-LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
+# Parts whose names mean something else in the loop, and their names there.
+LOCAL = {name: f"make_{name}" for name in ("optimizer", "scheduler")}
 PATTERN_LINES = textwrap.TextWrapper(
     105, drop_whitespace=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
 )
@@ -61,6 +62,7 @@ class File:
             "KIND": self.kind,
             "RESUMED": self.resumed,
             "SAVES": self.place.saves,
+            "SCHEDULED": self.resumed or "scheduler" in self.built.parts,
             "TRAINER": self.trainer,
             "UNTIED": self.untied,
             "WRITES": self.folder,

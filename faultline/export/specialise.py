@@ -18,9 +18,9 @@ from faultline.export.program import without
 from faultline.strategies import ROWS
 
 # What a scenario builds, in the order of its fields, and what else it says, which has to be constant.
-PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
+PARTS = "model loss batch check checkpoint around second by_hand optimizer scheduler before_step".split()
 HALVES = ("keep", "resume")  # what it builds for a life in two halves
-CONSTANTS = ("deepspeed", "accelerate", "micro_batches")
+CONSTANTS = ("deepspeed", "accelerate", "micro_batches", "last_window")
 # Functions with a simpler twin, by module: for scenarios that compare numbers, and for files that need not.
 COMPARABLE = (("tiny_models.data", "text_rows", "uneven_rows"),)
 SIMPLER = (
@@ -35,7 +35,7 @@ class Built:
     """What is left of a failure's function: its statements, and the expression of each part that it returns.
 
     `deepspeed` is what it changes in the strategy's config; `setup` says whether it reads anything of its setup.
-    `accelerate` and `micro_batches` are as the scenario has them.
+    `accelerate`, `micro_batches` and `last_window` are as the scenario has them on several ranks.
     """
 
     statements: str
@@ -44,6 +44,7 @@ class Built:
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     accelerate: bool = False
     micro_batches: int = 1
+    last_window: int = 0
 
 
 def specialise(place: ExportedCell) -> tuple[Sources, str, Built]:
@@ -105,9 +106,13 @@ def scenario(function: ast.FunctionDef, wanted: Collection[str], known: Mapping[
     for name, value in assigned.items():
         with contextlib.suppress(NotConstant):
             known = {**known, name: evaluate(value, known)}
-    others = {name: evaluate(given[name], known) for name in CONSTANTS if name in given}
+    given = {name: value for name, value in given.items() if ast.unparse(value) not in ("None", "{}")}
+    if beyond := given.keys() - {*PARTS, *HALVES, *CONSTANTS, "same_rows"}:
+        raise NotExportable(f"a file by itself has no {' and no '.join(sorted(beyond))} of a scenario")
+    aside = {**known, "setup": SimpleNamespace(reference=False)}  # only ranks train through accelerate
+    places = {name: aside if name == "accelerate" else known for name in CONSTANTS if name in given}
+    others = {name: evaluate(given[name], place) for name, place in places.items()}
     chosen = {name: given[name] for name in (*PARTS, *HALVES) if name in wanted and name in given}
-    chosen = {name: value for name, value in chosen.items() if ast.unparse(value) != "None"}
     function.body[-1] = ast.Return(ast.Tuple([*chosen.values()], ast.Load()))
     without_unused(function, {name for name in loads(call) if isinstance(assigned.get(name), ast.Dict)})
     parts = {name: code(value) for name, value in chosen.items()}

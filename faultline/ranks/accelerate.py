@@ -96,11 +96,14 @@ def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
             setup.micro_batches, **built.keywords.get("accelerate", {})
         ),
         **family.accelerate(options, setup),
+        **built.keywords.get("accelerator", {}),
     )
-    model, optimizer = accelerator.prepare(built.model, (built.optimizer or scenario.sgd)(built.model))
+    optimizer = (built.optimizer or scenario.sgd)(built.model)
+    schedule = [built.scheduler(optimizer)] if built.scheduler else []
+    model, optimizer, *schedule = accelerator.prepare(built.model, optimizer, *schedule)
     # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
-    step = plain_step(optimizer)
+    step = plain_step(optimizer, *schedule)
 
     def accumulate(last: bool) -> Any:
         return accelerator.accumulate(model)

@@ -42,6 +42,10 @@ def _build(run: Run) -> tuple[Run, Scenario]:
     setup = replace(run.setup, deepspeed=built.deepspeed, keywords=keywords, micro_batches=native)
     evidence = run.report.evidence
     evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
+    if built.same_rows:
+        evidence["same_rows"] = True
+    if built.last_window:
+        evidence["last_window"] = built.last_window
     run.inject.model(built.model)
     here = {name: parameters.local(parameter) for name, parameter in built.model.named_parameters()}
     here |= state.buffers(built.model) | state.unsaved(built.model)
@@ -137,8 +141,9 @@ class Loop:
         if shares:
             shares.begin()
         with built.observer.step() if built.observer else nullcontext():
-            for number in range(step * built.micro_batches, (step + 1) * built.micro_batches):
-                _micro_batch(self.run, built, self.wrapped, number, self.watch)
+            numbers = _numbers(self.run, built, step)
+            for number in numbers:
+                _micro_batch(self.run, built, self.wrapped, number, number == numbers[-1], self.watch)
                 if shares:
                     shares.ran()
         if shares:
@@ -170,14 +175,21 @@ def _wrap(run: Run, built: Scenario) -> Wrapped:
     return wrapped
 
 
-def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch: checkpointing.Watch) -> None:
+def _numbers(run: Run, built: Scenario, step: int) -> range:
+    """The micro-batches of a step."""
+    short = built.last_window if step + 1 == run.cell.steps else 0
+    return range(step * built.micro_batches, step * built.micro_batches + (short or built.micro_batches))
+
+
+def _micro_batch(
+    run: Run, built: Scenario, wrapped: Wrapped, number: int, last: bool, watch: checkpointing.Watch
+) -> None:
     """Forward and backward of a micro-batch, each way of accumulating as its users write it."""
     report, setup = run.report, run.setup
     with scenario.building():  # an image processor may need what the stack doesn't have
         rows = built.batch(number, setup.data_rank, setup.data_world)
     note_rows(run, rows)
     batch = to(rows, setup.device)
-    last = (number + 1) % built.micro_batches == 0
     if built.by_hand and strategies.distributed(run.cell.strategy):
         accumulating = built.by_hand(wrapped.model, last)
     else:
@@ -199,6 +211,6 @@ def _autocast(run: Run) -> torch.autocast:
 
 def _passes(run: Run, built: Scenario, wrapped: Wrapped, step: int, rank: int, world: int) -> None:
     """The forward passes of one rank's rows in a step, for what they leave behind in the model."""
-    for number in range(step * built.micro_batches, (step + 1) * built.micro_batches):
+    for number in _numbers(run, built, step):
         with (built.around or nullcontext)(), _autocast(run):
             built.loss(wrapped.model, to(built.batch(number, rank, world), run.setup.device))

@@ -65,14 +65,16 @@ def unproven(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
         if half and HALF not in (shown.get("saved_after"), shown.get("resumed_after")):
             doubts.append(who + ("nothing was saved" if half == FIRST else "it did not resume"))
         micro_batches = shown.get("micro_batches", 0)
-        if micro_batches and len(report.losses) != steps * micro_batches:
-            doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")
+        losses = steps * micro_batches - (micro_batches - shown.get("last_window", micro_batches))
+        if micro_batches and len(report.losses) != losses:
+            doubts.append(who + f"{len(report.losses)} losses of {losses} micro-batches in {steps} steps")
         wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
     # Where no tensors were seen, losses show the rows, if they are numbers; else one may be the mean over the ranks.
     rows = {report.rank: report.evidence.get("rows") or tuple(report.losses) for report in reports}
     if all(each and not any(part != part for part in each) for each in rows.values()):
-        doubts += strategies.family(cell.strategy).doubt_rows(cell.strategy, rows, cell.world_size)
+        same, family = any(report.evidence.get("same_rows") for report in reports), strategies.family(cell.strategy)
+        doubts += family.doubt_rows(cell.strategy, rows, cell.world_size, same=same)
     return doubts
 
 

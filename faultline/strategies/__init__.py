@@ -170,9 +170,9 @@ class Family:
         """Where its way into exported files is, if it has one of its own."""
         return Path(str(self.code.__file__)).with_suffix(".py.j2")
 
-    def doubt_rows(self, name: str, rows: Mapping[int, Hashable], world_size: int) -> list[str]:
-        """What contradicts that ranks which share a batch saw the same rows, and others saw others: of each rank a
-        digest of its rows, or else its losses, which rounding may set apart."""
+    def doubt_rows(self, name: str, rows: Mapping[int, Hashable], world_size: int, *, same: bool = False) -> list[str]:
+        """What contradicts that ranks which share a batch saw the same rows, and others saw others, unless they were to
+        see the `same`: of each rank a digest of its rows, or else its losses, which rounding may set apart."""
         sharing: dict[int, dict[Hashable, list[int]]] = {}
         for rank, seen in rows.items():
             place, _ = self.data_place(self.strategies[name], rank, world_size)
@@ -182,8 +182,8 @@ class Family:
             if len(by_rows) > 1 and all(isinstance(seen, str) for seen in by_rows):
                 some = " and ".join(str(ranks[0]) for ranks in by_rows.values())
                 doubts.append(f"ranks {some} share a batch, and trained on different rows")
-        if len(sharing) > 1 and len(set().union(*sharing.values())) == 1:
-            doubts.append("every rank trained on the same rows")
+        if len(sharing) > 1 and (len(set().union(*sharing.values())) == 1) is not same:
+            doubts.append("ranks trained on different rows" if same else "every rank trained on the same rows")
         return doubts
 
 

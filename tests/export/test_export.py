@@ -65,6 +65,7 @@ SHARED = (
 )
 NO_SYNC = "nullcontext() if micro == 1 or in_one_process else wrapped.no_sync()"
 OWN_BACKWARD = "(value / 2).backward()"
+SCHEDULED = "scheduler_steps_num_processes/broken/zero2/off/fp32/w2/cpu"
 FORWARD = "fsdp2_forward_before_optimizer/broken/fsdp2/off/fp32/w2/cpu"
 ON_CPU = "AcceleratorState.__init__ = init"  # as accelerate is patched, so that it does what was asked for
 GRANULAR = '(2, WORLD_SIZE // 2), mesh_dim_names=("replicate"'
@@ -140,6 +141,15 @@ CONTENT = [
         *("model.save_pretrained(folder, is_main_process=main", "from_pretrained(saved"),
         *('"--load", FOLDER]', "if step == 1:"),
         lacks=("zero_to_fp32", "variant", "reference"),
+    ),
+    # The last window of an epoch may be short, and is as short in both runs.
+    has(
+        "accumulate_partial_last_window/by_hand_broken/ddp/off/fp32/w2/cpu",
+        *("window = 2 if step < 2 else 1", "for micro in range(window):", "(value / 2).backward()"),
+    ),
+    # A schedule is prepared with the model, and stepped in both runs.
+    has(
+        SCHEDULED, "wrapped, optimizer, scheduler = accelerator.prepare(", "optimizer.step()\n        scheduler.step()"
     ),
     has(WHOLE, "stage3_gather_16bit_weights_on_model_save", "get_state_dict("),
     has(HANGS, "stage3_gather_16bit_weights_on_model_save", ON_CPU),  # its trainer's config is changed
@@ -310,6 +320,13 @@ def test_a_file_says_what_it_takes(tmp_path):
         command = [sys.executable, "-c", f"import runpy, sys; sys.argv = ['renamed.py', {word!r}]; {WITHOUT_TORCH}"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code and "--git-bisect" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_file_has_not_is_refused():
+    """Breaks when a file trains without what its scenario does to the loop."""
+    with pytest.raises(UsageError, match="has no loop of a scenario"):
+        exported(SCHEDULED.replace("broken", "unprepared"))
 
 
 @pytest.mark.slow

@@ -488,3 +488,5 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
 def test_ranks_that_share_a_batch_have_the_same_rows_and_others_have_others(rows, doubts):
     pairs = replace(strategies.family("ddp"), data_place=lambda options, rank, world: (rank // 2, world // 2))
     assert pairs.doubt_rows("ddp", dict(enumerate(rows)), 4) == doubts
+    same = pairs.doubt_rows("ddp", dict(enumerate(rows)), 4, same=True)  # where that is the failure
+    assert (same == []) is (rows == "aaaa") and (rows != "aabb" or same == ["ranks trained on different rows"])
