@@ -183,5 +183,12 @@ FAMILY = Family(
     mechanism_only=True,
     named_only=("tp-ep", "ep-fsdp"),
     least_ranks={name: nodes.RANKS if name in ("native-hsdp", "fsdp-tp") else 2 for name in STRATEGIES},
+    settings={
+        r"\btp_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("tp*", "fsdp-tp"),
+        r"\bep_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("tp-ep", "ep-fsdp"),
+        r"\bfsdp_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("native*", "ep-fsdp", "fsdp-tp"),
+    },
+    frames={r"transformers/distributed/tensor_parallel": ("tp*", "fsdp-tp")},
+    aliases={"tensorparallelism": "tp", "expertparallelism": "ep-fsdp"},
     buffers="ranks keep their own buffers",
 )

@@ -281,7 +281,7 @@ def test_nobody_is_asked_for_what_is_stated(tmp_path):
     files = {"run.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n", "requirements.txt": pins()}
     files |= {"train.yaml": "output_dir: x\n", "run.sh": "accelerate launch --config_file run.yaml -m trl.scripts.sft"}
     files["run.sh"] += " --config train.yaml\n"
-    assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_checkpointing", "gradient_accumulation_steps"]
+    assert audited(put(tmp_path, files)).as_json()["say"] == ["gradient_accumulation_steps", "gradient_checkpointing"]
     files = {"run.sh": ZERO2_RUN.format(""), "z.json": '{"zero_optimization": {"stage": 2}}', "train.py": PLAIN}
     for package in ("torch", "deepspeed"):  # one of an old time, and one that was not measured with the others
         files["requirements.txt"] = pins(**{package: "2.6.0" if package == "torch" else "0.17.0"}).replace("trl", "x")

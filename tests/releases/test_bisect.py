@@ -256,7 +256,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--introduced", "--fixed"], "exclude each other"),
         (["--resume"], "no bisect run with these options"),
         (["--cell", ""], "bisect needs a failure"),
-        (["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"], "that is 23 cells, and a bisect"),
+        (["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"], "that is 29 cells, and a bisect"),
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],
 )
