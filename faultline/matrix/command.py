@@ -161,8 +161,7 @@ def _merged(folders: Sequence[RunFolder], into: Path | None = None) -> tuple[Run
     merged = RunFolder(into) if into else storage.new_run()
     machines = {info.machine for info in infos}
     machine = machines.pop() if len(machines) == 1 else storage.Machine()
-    stack, finished = "".join(stacks), not missing
-    merged.describe(request=infos[0].request, cells=whole, stack=stack, machine=machine, finished=finished)
+    merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), machine=machine, finished=not missing)
     with closing(storage.Writer(merged)) as writer:
         writer.add(*results.values())
     return merged, missing

@@ -167,8 +167,7 @@ def result(
     expected: Expectation | None = None,
     verdict: str = "expected",
 ) -> Result:
-    """What a cell did with these versions, from its judgement and its ranks' reports; the catalogue says what was
-    `expected`, unless that is given."""
+    """What a cell did, as judged and by its ranks' reports; what was `expected` is the catalogue's, unless given."""
     reports = [end.report for end in ended.ranks if end.report]
     entry = Result(
         cell=cell,

@@ -229,10 +229,9 @@ def begun(
         folder.describe(**about)
         return folder, lasting(folder)
     about = {"request": request, "cells": ids, "asked": asked, "stack": packages.stack_name(versions), **about}
-    if not folder:
-        return new_run(kind=kind, **about), []
-    folder.describe(kind=kind, **about)
-    return folder, []
+    if folder:
+        folder.describe(kind=kind, **about)
+    return folder or new_run(kind=kind, **about), []
 
 
 def goes_on(folder: RunFolder) -> bool:

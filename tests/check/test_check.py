@@ -821,9 +821,7 @@ def test_the_command_tells_a_fault_from_a_mistake(checked):
     def fail(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    differs = checked(
-        lambda part, on_result: on_result(part, entry("diverges")), *"--strategy ddp --checkpointing off".split()
-    )
+    differs = checked(lambda part, give: give(part, entry("diverges")), "--strategy", "ddp", "--checkpointing", "off")
     assert differs[0] == 1
     code, answer, [*_, line] = checked(fail, "--json")
     assert code == 2 and not answer

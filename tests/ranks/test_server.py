@@ -15,8 +15,6 @@ from tests.support import light
 from tests.support.light import have_ended
 from tests.support.program import python
 
-CELL = {"failure": "", "variant": "", "strategy": "ddp"}
-
 
 @pytest.fixture
 def bare(tmp_path):
@@ -49,7 +47,8 @@ def event(process):
 
 
 def job(process, deed, world_size=2):
-    return {"job": {"cell": CELL, "inject": deed, "folder": str(process.folder), "world_size": world_size}}
+    cell = dict.fromkeys(("failure", "variant", "strategy"), "")
+    return {"job": {"cell": cell, "inject": deed, "folder": str(process.folder), "world_size": world_size}}
 
 
 def test_requests_may_come_in_pieces_or_together_and_a_cell_ends_the_one_before_it(bare):
