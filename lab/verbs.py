@@ -101,13 +101,13 @@ def findings(
       faultline maintain findings --keep results/explore-1/findings/fsdp2_raises
       faultline maintain findings --adopt fsdp2_adafactor_raises
     """
-    from lab.explore import overview, publishing, replay, since
+    from lab.explore import overview, publishing, replay
 
     if page:
         print(overview.write())
         return 0
     if bisect:
-        return since.run(tuple(names or ()), bisect, workers)
+        return replay.bisect(tuple(names or ()), bisect, workers)
     if add:
         return publishing.count_in(add)
     if keep:

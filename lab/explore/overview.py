@@ -13,7 +13,7 @@ from faultline.base.paths import content
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Outcome
 from lab.explore import findings
-from lab.explore.findings import Finding
+from lab.explore.findings import STATUSES, Finding
 from lab.explore.relation_checks import Tally
 from lab.explore.search import Search, Stage
 from lab.programs.fault import KINDS
@@ -83,11 +83,10 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     """First those that nobody looked into, and new ones. Then what is silent, hangs, and raises; default settings,
     trainers, and few features.
     """
-    outcome, features = finding.seen.outcome, finding.case.program.features
+    outcome, program = finding.seen.outcome, finding.case.program
     loud = 1 + RAISING.index(Outcome(outcome)) if outcome in RAISING else 0
-    rare = sum(name in SETTINGS for name in features)
-    in_trainer = bool(finding.case.program.trainer)
-    return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
+    rare = sum(name in SETTINGS for name in program.features)
+    return STATUSES.index(finding.about.status), loud, rare, not program.trainer, len(program.features), finding.name
 
 
 def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:

@@ -5,7 +5,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,7 +25,6 @@ from faultline.catalogue.loading import failures, load_module
 from faultline.cells import expected, selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.matrix.command import split
 from faultline.ranks.job import Job
 from faultline.runs import estimates, measurement, nodes, runner
 from faultline.runs.driver import Batch
@@ -48,15 +47,13 @@ def bench() -> int:
     """Measure everything and rewrite the table; most of the time is the matrix's."""
     rows: list[Row] = []
     cells = selection.select(failures(), Selection())
-    both = (
-        1.25 * estimates.wall_seconds(cells, CORES) + len(STRATEGIES) * REPEATS * estimates.START
-    )  # each under torchrun
-    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {estimates.about(both)}", highlight=False)
+    both = estimates.wall_seconds(cells, CORES) + len(STRATEGIES) * REPEATS * estimates.START  # each under torchrun
+    PROGRESS.print(f"{len(cells)} cells, {estimates.about(both)}", highlight=False)
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
         rows += per_cell(ranks, references)
         rows.append(memory(ranks, references))
-    rows += linear()
+    rows += matrix(cells)
     cores = f"{CORES} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
     table = headed(("measured", "value", "target"), [row(*each) for each in rows])
@@ -151,25 +148,17 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     return ("server and two ranks (PSS)", f"{most / 2**30:.2f} GB", "under 3 GB")
 
 
-def linear() -> list[Row]:
-    """The default matrix, and a quarter of it against the whole."""
-    cells = selection.select(failures(), Selection())
-    quarter = split(cells, 4, estimates.recorded())[0]
-    seconds = []
-    wrong: set[str] = set()
+def matrix(cells: Sequence[Cell]) -> list[Row]:
+    """The default matrix."""
+    entries: list[Result] = []
 
     def note(_: Batch, entry: Result) -> None:
-        if entry.verdict != "expected":
-            wrong.add(entry.cell.id)
+        entries.append(entry)
 
-    for part in (quarter, cells):
-        seconds.append(timed(partial(measurement.run_batches, [Batch(part)], CORES, on_result=note)))
-        PROGRESS.print(
-            f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
-        )
-    per_cell = f"{seconds[1] / len(cells):.2f} / {seconds[0] / len(quarter):.2f}"
+    seconds = timed(partial(measurement.run_batches, [Batch(cells)], CORES, on_result=note))
+    wrong = [entry.cell.id for entry in entries if entry.verdict != "expected"]
+    PROGRESS.print(f"{len(cells)} cells in {seconds / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}")
     return [
-        (f"default matrix ({len(cells)} cells)", f"{seconds[1] / 60:.1f} min", "at most 18 min for 5,033 cells"),
+        (f"default matrix ({len(cells)} cells)", f"{seconds / 60:.1f} min", "at most 18 min for 5,033 cells"),
         ("cells that did not do what is expected of them", f"{len(wrong)}", "0"),
-        ("seconds per cell, whole / a quarter", per_cell, "the same: linear"),
     ]

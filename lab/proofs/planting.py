@@ -196,7 +196,6 @@ IN_OTHER_ROWS = ("SCALED_BY_WORLD_SIZE", "WRONG_TOKEN_WEIGHT", "SAME_ROWS")
 """Those of ranks that don't all share one batch."""
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
-DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
 HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
 
 

@@ -20,9 +20,8 @@ from faultline.runs.supervisor import RankServer
 from lab.programs import refusals, sampling
 from lab.programs.sampling import Case
 from lab.programs.target import write
-from lab.proofs import trust_judgement as judging
 from lab.proofs import trust_matrix
-from lab.proofs.trust_figures import Proof, figures_of, show
+from lab.proofs.trust_judgement import REFUSED, RIGHT, Proof, called, figures_of, judged, show
 
 KIND = "trust"
 HEALTHY, FAULTY = 500, 300
@@ -88,8 +87,8 @@ def of_specs(request: Request) -> Proof:
         KIND,
         cells_of(cases.values(), request.workers),
         lambda folder: runs(cases, folder),
-        lambda entry: judging.judged(cases[entry.cell.failure], entry),
-        lambda entry: judging.called(cases[entry.cell.failure], entry),
+        lambda entry: judged(cases[entry.cell.failure], entry),
+        lambda entry: called(cases[entry.cell.failure], entry),
         lambda cell: cases[cell.failure].fault is not None,
         about,
     )
@@ -132,7 +131,7 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
             entry = checking.run(parse(f"{file}:build", ""), server, references, cell, inject)
         except TargetFailed as failed:
             entry = checking.without_reference(cell, failed, Outcome.INVALID, server)
-        right = judging.judged(case, entry) in (judging.RIGHT, judging.REFUSED)
+        right = judged(case, entry) in (RIGHT, REFUSED)
         return replace(entry, verdict="expected" if right else "unexpected failure")
 
     return go

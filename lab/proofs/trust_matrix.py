@@ -17,9 +17,8 @@ from faultline.runs.results import Result
 from faultline.runs.runner import References, RunCell
 from faultline.runs.supervisor import RankServer
 from lab.proofs import planting
-from lab.proofs import trust_judgement as judging
 from lab.proofs.planting import Planted
-from lab.proofs.trust_figures import Proof
+from lab.proofs.trust_judgement import FALSE_ALARM, FAULT_OF_OURS, MISNAMED, MISSED, RIGHT, Proof
 
 KIND = "oracle"
 HEALTHY = 1000
@@ -76,7 +75,7 @@ def run(folder: Path, named: Mapping[Cell, Planted]) -> RunCell:
 
 def with_worth(each: Planted | None, entry: Result) -> Result:
     """A result that says whether it was judged rightly, and with a fault, what was to be expected."""
-    if worth(each, entry) != judging.RIGHT:
+    if worth(each, entry) != RIGHT:
         return replace(entry, verdict="unexpected failure")
     return replace(entry, verdict="expected", expected=Expectation(entry.outcome) if each else entry.expected)
 
@@ -84,11 +83,11 @@ def with_worth(each: Planted | None, entry: Result) -> Result:
 def worth(each: Planted | None, entry: Result) -> str:
     """What the judgement of a cell is worth."""
     if entry.out_of_time:
-        return judging.FAULT_OF_OURS
+        return FAULT_OF_OURS
     if each and each.named.fits(entry):
-        return judging.RIGHT
+        return RIGHT
     if entry.outcome == Outcome.INVALID:
-        return judging.FAULT_OF_OURS
+        return FAULT_OF_OURS
     if entry.outcome == Outcome.TRAINS:
-        return judging.MISSED if each else judging.RIGHT
-    return judging.MISNAMED if each else judging.FALSE_ALARM
+        return MISSED if each else RIGHT
+    return MISNAMED if each else FALSE_ALARM

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from faultline.base import machine
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
-from faultline.base.markdown import put
+from faultline.base.markdown import headed, put, row
 from faultline.base.packages import NEEDED, pinned
 from faultline.base.paths import RESULTS, ROOT, STACKS
 from faultline.base.text import count
@@ -81,17 +81,7 @@ def cells_of(bump: Bump) -> list[Cell]:
 
 def table(bumps: Mapping[str, Bump], answers: Mapping[str, UpgradeAnswer], affected: Mapping[str, Comparison]) -> str:
     """What was asked, known and answered, also by the affected cells alone, as Markdown."""
-    head = [
-        "bump",
-        "baseline",
-        "known",
-        "answer",
-        "cells",
-        "with `--affected`",
-        "changed functions reached",
-        "what changed",
-    ]
-    rows = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    rows = []
     for name, answer in answers.items():
         bump, comparison = bumps[name], answer.comparison
         counts: Counter[str] = Counter()
@@ -99,13 +89,19 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, UpgradeAnswer], affec
             counts[f"{group.kind}: {outcome_text(group.did)} to {group.does}"] += len(group.changes)
         changed = ", ".join(f"{count} {is_safe_view.code(text)}" for text, count in counts.items())
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
-        rows.append(
-            f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
-            f" {marked(comparison.verdict, bump)} | {comparison.judged} |"
-            f" {marked(affected[name].verdict, bump)}, {affected[name].judged} | {coverage(answer)} |"
-            f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
+        cells = (
+            f"{is_safe_view.code(bump.requirements)}: {link}",
+            is_safe_view.code(bump.base),
+            bump.verdict,
+            marked(comparison.verdict, bump),
+            str(comparison.judged),
+            f"{marked(affected[name].verdict, bump)}, {affected[name].judged}",
+            coverage(answer),
+            changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or "nothing",
         )
-    return "\n".join(rows)
+        rows.append(row(*cells))
+    asked = ("bump", "baseline", "known", "answer", "cells", "with `--affected`")
+    return "\n".join(headed((*asked, "changed functions reached", "what changed"), rows))
 
 
 def marked(verdict: Safety, bump: Bump) -> str:

@@ -11,7 +11,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NeverReady,
 from faultline.releases.bisection import boundary
 from faultline.runs import storage
 from faultline.stacks.index import Release
-from lab.explore import findings, replay, since
+from lab.explore import findings, replay
 from lab.explore.case import Case
 from lab.explore.findings import About, Finding, Seen
 from lab.explore.shrinking import Shrunk
@@ -104,8 +104,8 @@ RELEASES = [Release(f"1.{number}", f"2026-0{number + 1}-01") for number in range
 def test_the_answer_names_both_sides(did, said, kept):
     """Breaks when a release is blamed that could not be tried, or nothing is said of the one before."""
     edge = boundary(len(RELEASES), did.__getitem__)
-    assert since.answer("x", RELEASES, edge) == said
-    assert since.since("x", RELEASES, edge) == kept
+    assert replay.answer("x", RELEASES, edge) == said
+    assert replay.since("x", RELEASES, edge) == kept
 
 
 def test_since_when_is_kept_once(tmp_path):
@@ -133,13 +133,13 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
         on_result(judged(batch.cells[0], raises("") if release == "2.13.0" else RIGHT))
 
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(since.index, "releases", lambda package: releases)
-    monkeypatch.setattr(since.environments, "ready", lambda requirements: requirements[0].removeprefix("torch=="))
-    monkeypatch.setattr(since.requests, "parse", lambda text: [text])
-    monkeypatch.setattr(since.measurement, "measure", measure)
+    monkeypatch.setattr(replay.index, "releases", lambda package: releases)
+    monkeypatch.setattr(replay.environments, "ready", lambda requirements: requirements[0].removeprefix("torch=="))
+    monkeypatch.setattr(replay.requests, "parse", lambda text: [text])
+    monkeypatch.setattr(replay.measurement, "measure", measure)
     written = []
     monkeypatch.setattr(findings, "write_since", lambda folder, words: written.append((folder.name, words)))
-    since.run((made.name,), "torch")
+    replay.bisect((made.name,), "torch")
     out = capsys.readouterr().out
     assert "torch==2.12: this stack can't run the suite: No module named 'setuptools'" in out
     assert "introduced by torch 2.13.0" in out and "2.14" not in out
@@ -149,4 +149,4 @@ def test_a_release_on_which_no_rank_starts_is_passed_over(tmp_path, monkeypatch,
 @pytest.mark.parametrize(("names", "package"), [((), "torch"), (("a", "b"), "torch"), (("a",), "deepsped")])
 def test_a_bisect_is_about_one_finding_and_a_package_of_the_stack(names, package):
     with pytest.raises(UsageError):
-        since.run(names, package)
+        replay.bisect(names, package)

@@ -16,7 +16,7 @@ from lab.programs.sampling import Case
 from lab.programs.spec import Spec
 from lab.proofs import planting, trust, trust_matrix
 from lab.proofs import trust_judgement as judging
-from lab.proofs.trust_figures import Figures
+from lab.proofs.trust_judgement import Figures
 from tests.support import entries
 from tests.support.night import sampled
 
