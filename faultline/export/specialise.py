@@ -106,7 +106,7 @@ def scenario(function: ast.FunctionDef, wanted: Collection[str], known: Mapping[
     for name, value in assigned.items():
         with contextlib.suppress(NotConstant):
             known = {**known, name: evaluate(value, known)}
-    given = {name: value for name, value in given.items() if ast.unparse(value) not in ("None", "{}")}
+    given = {n: v for n, v in given.items() if ast.unparse(assigned.get(ast.unparse(v), v)) not in ("None", "{}")}
     if beyond := given.keys() - {*PARTS, *HALVES, *CONSTANTS, "same_rows"}:
         raise NotExportable(f"a file by itself has no {' and no '.join(sorted(beyond))} of a scenario")
     aside = {**known, "setup": SimpleNamespace(reference=False)}  # only ranks train through accelerate
