@@ -189,6 +189,6 @@ FAMILY = Family(
         r"\bfsdp_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)": ("native*", "ep-fsdp", "fsdp-tp"),
     },
     frames={r"transformers/distributed/tensor_parallel": ("tp*", "fsdp-tp")},
-    aliases={"tensorparallelism": "tp", "expertparallelism": "ep-fsdp"},
+    aliases={"tensorparallelism": "tp", "expertparallelism": "ep-fsdp", "dtensor": "native*"},
     buffers="ranks keep their own buffers",
 )

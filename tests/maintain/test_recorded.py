@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from faultline.base import packages
 from faultline.base.axes import CHECKPOINTING
 from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells import expected
@@ -17,7 +18,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Factor, Finding
 from faultline.maintain import record
-from faultline.observations import measured, recording, store
+from faultline.observations import history, measured, recording, store
 from faultline.observations.matching import Hints, happens, judge
 from faultline.observations.recording import Timeline
 from faultline.observations.store import MeasuredStack, Observations
@@ -231,3 +232,47 @@ def test_a_place_is_named_once_and_without_its_variants():
             texts = happening(failure.name, signature)
             assert len({*texts}) == len(texts) and not [text for text in texts if " in broken" in text], texts
     assert happening("fsdp_reference_model", "two-devices") == ["as misplaced (reference-model) under fsdp1-full"]
+
+
+# Cells in which a package takes part: on a stack that is today's but for this one, the others do what they do today.
+PARTS = {
+    "deepspeed": lambda cell: cell.strategy.startswith("zero"),
+    "trl": lambda cell: FAILURES[cell.failure].variant(cell.variant).trainer,
+}
+
+
+@pytest.mark.parametrize("name", requests.named())
+def test_every_stack_has_its_errors_recorded(name):
+    """Breaks when a stack is added to stacks/ and what its cells end with isn't recorded: faultline maintain record.
+
+    Which of them raise is known of today, of stacks that the timeline has, and of those that a failure names.
+    """
+    pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
+    versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}
+    matches = {
+        (error.failure, error.signature, cell)
+        for error in store.errors().values()
+        for cell, row in measured.runs(error)
+        if versions.items() <= store.stacks()[row.stack].versions.items()
+    }
+    # A stack with today's other packages of its day differs in one from what was today's.
+    others = [stack.versions for stack in store.stacks().values() if stack.name not in requests.named()]
+    differing = [[p for p, v in versions.items() if other[p] != v] for other in (measured.pinned(), *others)]
+    differs = min(filter(None, differing), key=len, default=[])
+    assert len(differs) == 1 or {cell.precision for *_, cell in matches} == {"fp32", "bf16"}
+    takes_part = PARTS.get(" ".join(differs), lambda cell: True)
+    raised = {
+        (cell.failure, signature)
+        for failure in FAILURES.values()
+        for cell, (outcome, signature) in measured.outcomes(failure, name).items()
+        if cell.broken and outcome == "raises" and takes_part(cell)
+        if name in (packages.TODAY, *history.pinned(failure, cell))
+    }
+    of_months = [month.versions for month in measured.months()]
+    months = [number for number, each in enumerate(of_months) if each and versions.items() <= each.items()]
+    for failure in FAILURES.values() if months else ():
+        for cell, rows in measured.monthly(failure.name).items():
+            row = rows[months[0]]
+            if row and row.outcome == "raises" and cell.broken and row.signature in failure.errors:
+                raised.add((failure.name, row.signature))
+    assert raised <= {(failure, signature) for failure, signature, _ in matches}
