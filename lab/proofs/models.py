@@ -86,12 +86,9 @@ def lint(names: Sequence[str], stack: str) -> int:
     if asked.returncode:
         raise UsageError(f"the plans can't be read: {one_line(asked.stderr[-300:])}")
     found = models_record.outcomes_under("tp")
-    named = dict.fromkeys(line.partition(": ")[0] for line in asked.stdout.splitlines())
-    for name in named:
-        print(f"{name}  {', '.join(found.get(name, ())) or 'not run'}")
-        for line in asked.stdout.splitlines():
-            if line.startswith(f"{name}: "):
-                print(f"  {line.partition(': ')[2]}")
+    for line in asked.stdout.splitlines():
+        name, _, candidate = line.partition(": ")
+        print(f"{name} ({', '.join(found.get(name, ('not run',)))}): {candidate}")
     return EXIT_AS_EXPECTED
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,14 @@ class Parts(TorchFunctionMode):
         super().__init__()
         self.partial: dict[str, None] = {}
         self.wrong: dict[str, None] = {}
-        self._parted: dict[int, Any] = {}
-        self._weights: dict[int, Any] = {}
+        self._parted: set[int] = set()  # ids of tensors, as of the following
+        self._weights: dict[int, frozenset[str]] = {}
         self._last: dict[int, str] = {}  # by the layer, what has a rank's part of the last dimension
         self._kept: list[Any] = []  # so that no id is given twice
         for name, parameter in model.named_parameters():
             style = plan.get(name)
             if style and style not in WHOLE:
-                self._parted[id(parameter)] = True
+                self._parted.add(id(parameter))
             elif parameter.requires_grad:
                 self._weights[id(parameter)] = frozenset({name})
 
@@ -53,7 +53,7 @@ class Parts(TorchFunctionMode):
         given = [*tensors((args, kwargs or {}))]
         result = function(*args, **kwargs or {})
         made = [each for each in tensors(result) if each.is_floating_point()]
-        parted = any(id(each) in self._parted for each in given)
+        parted = not self._parted.isdisjoint(map(id, given))
         weights = frozenset().union(*(self._weights.get(id(each), ()) for each in given))
         if layer := self._last.get(id(given[0])) if given else None:
             self._look(function.__name__, layer, args, kwargs or {})
@@ -84,26 +84,24 @@ class Parts(TorchFunctionMode):
 
     def _mark(self, tensor: torch.Tensor, parted: bool, weights: frozenset[str]) -> None:
         self._kept.append(tensor)
-        for table, value in ((self._parted, parted), (self._weights, weights)):
-            table[id(tensor)] = value
-            if not value:
-                del table[id(tensor)]
+        self._weights[id(tensor)] = weights
+        (self._parted.add if parted else self._parted.discard)(id(tensor))
 
     def enters(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """A layer of the plan sums the gradients of its inputs: what they were computed from is whole."""
-        parted = {id(each) for each in tensors((args, kwargs)) if id(each) in self._parted}
 
         def behind(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.is_floating_point():
                 return tensor
             with torch._C.DisableTorchFunction():
                 fresh = tensor.detach()
-            self._mark(fresh, id(tensor) in parted, frozenset())
+            self._mark(fresh, id(tensor) in self._parted, frozenset())
             return fresh
 
         return mapped(args, behind), mapped(kwargs, behind)
 
-    def leaves(self, name: str, style: str, output: Any) -> None:
+    def leaves(self, name: str, style: str, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """The output of a layer of the plan is whole, or a rank's part."""
         for each in tensors(output):
             self._mark(each, style in SPLIT, frozenset())
             if style == "colwise":
@@ -119,21 +117,12 @@ def candidates(model: Any) -> Iterator[str]:
         yield f"no module: {entry} ({entries[entry]})"
     batch, _ = own_batch.of(model)
     parts, modules = Parts(model, plan), dict(model.named_modules())
-    with ExitStack() as hooks, torch.no_grad():
-        for name, style in plan.items():
-            if name not in modules or style in UNHOOKED:
-                continue
-            module = modules[name]
-            before = module.register_forward_pre_hook(
-                lambda module, args, kwargs: parts.enters(module, args, kwargs), with_kwargs=True
-            )
-            after = module.register_forward_hook(
-                lambda module, args, output, name=name, style=style: parts.leaves(name, style, output)
-            )
-            hooks.callback(before.remove)
-            hooks.callback(after.remove)
-        with parts:
-            model(**batch)
+    for name, style in plan.items():
+        if name in modules and style not in UNHOOKED:
+            modules[name].register_forward_pre_hook(parts.enters, with_kwargs=True)
+            modules[name].register_forward_hook(partial(parts.leaves, name, style))
+    with torch.no_grad(), parts:
+        model(**batch)
     summed = {name for name, style in plan.items() if style == SUMMED}
     yield from _brief("partial gradient", (each for each in parts.partial if each not in summed))
     yield from _brief("summed, but whole", (each for each in summed if each not in {**modules, **parts.partial}))

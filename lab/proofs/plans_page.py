@@ -15,6 +15,8 @@ OWN_WORDS = (
     (r"(?<=no batch could be made) for .*", ""),
     (r"the config leaves out what \w+ needs.*", "the config leaves out what its class needs"),
     (r"(?:\w+\.)+(\w+\.\w+) differs by .*", r"\1 differs"),
+    (r"every gradient is [\d.]+ times what it should be; ", ""),
+    (r"(?:gradient|update) of [qk]_norm.weight differs", "gradients of q_norm and k_norm differ"),
     (r"(update of .* differs); never moved: .*", r"\1"),
     (r"rope_parameters\[.*", "the default of rope_parameters doesn't fit its heads"),
 )
@@ -31,16 +33,16 @@ def section(rows: Sequence[Summary]) -> list[str]:
     causes = _by_cause(wrong, strategies)
     refused = {each.model for each in rows if each.refused}
     ran = {pair: symbols for pair, symbols in shown.items() if pair[0] not in refused}
-    raising = [symbols for symbols in ran.values() if SYMBOLS[Outcome.RAISES] in symbols]
-    differing = [symbols for symbols in ran.values() if SYMBOLS[Outcome.DIVERGES] in symbols]
-    reasons = {_cause(each.refused) for each in rows if each.refused}
+    raising = sum(SYMBOLS[Outcome.RAISES] in symbols for symbols in ran.values())
+    differing = sum(SYMBOLS[Outcome.DIVERGES] in symbols for symbols in ran.values())
+    reasons = count(len({_cause(each.refused) for each in rows if each.refused}), "reason")
     trains = ", ".join(f"`{each.model}`" for each in rows if _trains(each))
     funnel = (
         f"transformers {rows[-1].transformers} has plans for {count(len(shown), 'pair')} of a model type and a strategy"
-        f" ({', '.join(strategies)}). {len(shown) - len(ran)} were refused in one process, for"
-        f" {count(len(reasons), 'reason')}, and {len(ran)} were run: {len(raising)} raise, and {len(differing)} train"
-        f" otherwise than a single process without an error. What isn't {SYMBOLS[Outcome.TRAINS]} is"
-        f" {count(len(causes), 'line')} of the table."
+        f" ({', '.join(strategies)}): {len(shown) - len(ran)} refused in one process, for {reasons}, and {len(ran)} run"
+        f". Of those, {raising} raise, and {differing} train otherwise than one process without an error. The table"
+        f" has {count(len(causes), 'line')} for what isn't {SYMBOLS[Outcome.TRAINS]}. A cell has a symbol for one"
+        " micro-batch a step, then one for two."
     )
     lines = [row(", ".join(names), *symbols, cause) for (symbols, cause), names in causes.items()]
     return [

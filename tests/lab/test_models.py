@@ -124,6 +124,32 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     assert [each.model for each in narrowed] == ["llama"] and merged in models_record.read()
 
 
+def test_transformers_own_parallelism_is_a_funnel_and_a_table_of_what_does_not_train():
+    """Breaks when a pair is counted twice or lost, or the same problem of several models stands in several lines."""
+
+    def own(model, **changes):
+        return summary(model, native=True, transformers="5.24.0", **changes)
+
+    def ends(*outcomes):
+        return dict(zip(("tp/off", "tp/off+accumulating", "ep-fsdp/off"), outcomes, strict=False))
+
+    def wrong(name):
+        return (Difference("", "diverges (differs)", f"gradient of model.layers.0.{name}.weight differs by 9 %", ""),)
+
+    text = models_page.page(
+        [
+            own("llama", outcomes=ends("trains", "trains", "trains")),
+            own("qwen3", outcomes=ends("trains", "diverges"), differences=wrong("k_norm")),
+            own("gemma3", outcomes=ends("trains", "diverges"), differences=wrong("q_norm")),
+            own("dots1", outcomes=ends("impossible"), refused="the config leaves out what Dots1 needs (TypeError)"),
+        ]
+    ).partition("## Under transformers' own parallelism")[2]
+    assert "has plans for 5 pairs of a model type and a strategy (tp, ep-fsdp): 1 refused in one process" in text
+    assert "1 reason, and 4 run. Of those, 0 raise, and 2 train otherwise" in text and "every cell: `llama`.\n" in text
+    assert row("`qwen3`, `gemma3`", "✓≠", "", "gradients of q\\_norm and k\\_norm differ") in text
+    assert row("`dots1`", models_page.SYMBOLS["impossible"], "", "the config leaves out what its class needs") in text
+
+
 def test_an_older_release_is_held_against_today():
     """Breaks when the page doesn't say since when a model fails or trains, or takes what was not run for a change."""
 
