@@ -42,7 +42,7 @@ NAME = "models"  # where a cell's id has its failure
 LISTED = ROOT / "fixtures" / "models.toml"
 LORA = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.0, "target_modules": "all-linear"}
 PLANNED = "other types with a plan of parallelism"  # the kind of those that fixtures/models.toml lacks
-PATIENCE, LINTING = 300.0, 3600.0  # seconds for the list of plans, and for reading them
+PATIENCE = 3600.0  # seconds for reading every plan
 MICRO_BATCHES = 2  # a step, of a model that accumulates
 
 Plans = Mapping[str, tuple[str, Collection[str]]]
@@ -71,22 +71,22 @@ def of_release(environment: Environment, selection: Selection) -> Plans:
     """What transformers has plans for, if strategies of its own are asked for: that takes its import, of seconds."""
     if not any(matches(name, selection.strategy) for name in native.STRATEGIES):
         return {}
-    asked = ask(command(environment.python, plans.__file__), patience=PATIENCE)
-    try:
-        return dict(json.loads(asked.stdout))
-    except ValueError:
-        raise UsageError(f"transformers doesn't say which plans it has: {one_line(asked.stderr[-300:])}") from None
+    return dict(json.loads(told(environment, "plans")))
+
+
+def told(environment: Environment, module: str, *words: str) -> str:
+    """What a module beside this one prints in an environment that has transformers."""
+    program = command(environment.python, "-m", f"lab.proofs.{module}", *words)
+    asked = ask(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, patience=PATIENCE)
+    if asked.returncode:
+        raise UsageError(f"the plans of transformers can't be read: {one_line(asked.stderr[-300:])}")
+    return asked.stdout
 
 
 def lint(names: Sequence[str], stack: str) -> int:
     """Print what reads wrong in plans of tensor parallelism, and what the record has of these model types."""
-    environment = environments.chosen(stack, "")
-    words = command(environment.python, "-m", "lab.proofs.plan_lint", *names)
-    asked = ask(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, patience=LINTING)
-    if asked.returncode:
-        raise UsageError(f"the plans can't be read: {one_line(asked.stderr[-300:])}")
     found = models_record.outcomes_under("tp")
-    for line in asked.stdout.splitlines():
+    for line in told(environments.chosen(stack, ""), "plan_lint", *names).splitlines():
         name, _, candidate = line.partition(": ")
         print(f"{name} ({', '.join(found.get(name, ('not run',)))}): {candidate}")
     return EXIT_AS_EXPECTED
