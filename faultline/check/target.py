@@ -26,7 +26,7 @@ class CheckTarget:
     without.
 
     `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
-    `sketched`, `together` and `units` are as in `job.Target`.
+    `sketched`, `together`, `units` and `micro_batches` are as in `job.Target`.
     """
 
     file: Path
@@ -37,6 +37,7 @@ class CheckTarget:
     sketched: bool = False
     together: bool = False
     units: tuple[str, ...] = ()
+    micro_batches: int = 1
 
     @property
     def digest(self) -> str:
@@ -45,7 +46,7 @@ class CheckTarget:
 
     def for_ranks(self, cell: Cell) -> job.Target:
         lora, here = dict(self.lora), str(Path.cwd())
-        how = self.path, self.trainer, self.sketched, self.together, self.units
+        how = self.path, self.trainer, self.sketched, self.together, self.units, self.micro_batches
         world = strategies.data_world(cell.strategy, cell.world_size)
         return job.Target(str(self.file), self.function, lora, here, world, *how)
 

@@ -24,7 +24,7 @@ class Target:
     ranks the rows of a batch are shared, in the reference too. `path` has folders in which it looks for modules.
     `trainer` names what trains it, if it isn't a plain loop. With `sketched`, ranks report a sketch of what it did.
     `together`: its reference has all rows in one batch, and isn't the mean over the ranks' rows. `units` are the
-    classes of FSDP's units, or ROOT alone; if there are none, they are chosen.
+    classes of FSDP's units, or ROOT alone; if there are none, they are chosen. A rank trains `micro_batches` a step.
     """
 
     file: str
@@ -37,6 +37,7 @@ class Target:
     sketched: bool = False
     together: bool = False
     units: Sequence[str] = ()
+    micro_batches: int = 1
 
 
 def importable(file: Path, path: Sequence[str]) -> tuple[str, list[str]]:

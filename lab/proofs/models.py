@@ -2,18 +2,20 @@
 
 import functools
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tomlkit
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, TargetFailed, UsageError, unknown
+from faultline.base.interpreters import ask, command
 from faultline.base.packages import TODAY
 from faultline.base.paths import ROOT
-from faultline.base.text import count
+from faultline.base.text import count, matches, one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
@@ -31,19 +33,26 @@ from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
 from faultline.runs.supervisor import RankServer
 from faultline.stacks import environments
+from faultline.stacks.environments import Environment
+from faultline.strategies import native
 from lab.programs import sampling
-from lab.proofs import models_page, models_record
-from lab.proofs.models_record import Architecture
+from lab.proofs import models_page, models_record, plans
+from lab.proofs.models_record import ACCUMULATING, ADAPTED, Architecture
 
 NAME = "models"  # where a cell's id has its failure
 LISTED = ROOT / "fixtures" / "models.toml"
 LORA = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.0, "target_modules": "all-linear"}
-ADAPTED = "+lora"  # behind a model type, in the place of a variant
+PLANNED = "other types with a plan of parallelism"  # the kind of those that fixtures/models.toml lacks
+PATIENCE = 3600.0  # seconds for reading every plan
+MICRO_BATCHES = 2  # a step, of a model that accumulates
+
+Plans = Mapping[str, tuple[str, Collection[str]]]
+"""The class and the kinds of plans of a model type."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Which model types (all of fixtures/models.toml if empty), where, and on which stack."""
+    """Which model types (all if empty), where, and on which stack."""
 
     models: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
@@ -52,10 +61,36 @@ class Request:
     resume: bool = False
 
 
-def architectures() -> dict[str, Architecture]:
-    """The model types of fixtures/models.toml, in its order."""
+def architectures(planned: Plans | None = None) -> dict[str, Architecture]:
+    """The model types of fixtures/models.toml, in its order, then those that have a plan."""
     kinds = tomlkit.parse(LISTED.read_text(encoding="utf-8")).unwrap()
-    return {name: Architecture(name, cls, kind) for kind, entries in kinds.items() for name, cls in entries.items()}
+    listed = {name: Architecture(name, cls, kind) for kind, entries in kinds.items() for name, cls in entries.items()}
+    return {name: Architecture(name, cls, PLANNED) for name, (cls, _) in (planned or {}).items()} | listed
+
+
+def of_release(environment: Environment, selection: Selection) -> Plans:
+    """What transformers has plans for, if strategies of its own are asked for: that takes its import, of seconds."""
+    if not any(matches(name, selection.strategy) for name in native.STRATEGIES):
+        return {}
+    return dict(json.loads(told(environment, "plans")))
+
+
+def told(environment: Environment, module: str, *words: str) -> str:
+    """What a module beside this one prints in an environment that has transformers."""
+    program = command(environment.python, "-m", f"lab.proofs.{module}", *words)
+    asked = ask(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, patience=PATIENCE)
+    if asked.returncode:
+        raise UsageError(f"the plans of transformers can't be read: {one_line(asked.stderr[-300:])}")
+    return asked.stdout
+
+
+def lint(names: Sequence[str], stack: str) -> int:
+    """Print what reads wrong in plans of tensor parallelism, and what the record has of these model types."""
+    found = models_record.outcomes_under("tp")
+    for line in told(environments.chosen(stack, ""), "plan_lint", *names).splitlines():
+        name, _, candidate = line.partition(": ")
+        print(f"{name} ({', '.join(found.get(name, ('not run',)))}): {candidate}")
+    return EXIT_AS_EXPECTED
 
 
 def run(request: Request) -> int:
@@ -63,27 +98,28 @@ def run(request: Request) -> int:
 
     A model type that no batch can be made for, or that one process can't train, is listed with the reason.
     """
-    cells = cells_of(request)
     environment = environments.chosen(request.stack, "")
+    planned = of_release(environment, request.selection)
+    every, cells = architectures(planned), cells_of(request, planned)
     asked = "" if request.stack == TODAY else request.stack
     models = {"models": request.models}
     folder, known = storage.begun(NAME, cells, environment.versions, models, asked, request.resume)
     missing = measurement.without(cells, known)
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
-        checking = functools.partial(run_cell, targets(Path(configs)))
+        checking = functools.partial(run_cell, targets(Path(configs), every.values()))
         batch = Batch(missing, environment, folder, known, run=checking)
         measurement.measure([batch], request.workers, wrong=UNLIKE_ALONE)
     folder.describe(finished=True)
-    return finish(folder)
+    return finish(folder, every)
 
 
-def finish(folder: RunFolder) -> int:
+def finish(folder: RunFolder, every: Mapping[str, Architecture]) -> int:
     """Record a run and print its answer."""
     entries = folder.results()
-    rows = [models_record.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
+    rows = [models_record.summary(architecture, cells) for architecture, cells in by_model(entries, every)]
     for row in models_record.record(rows, folder.info().asked or TODAY, [*architectures()]):
-        print(f"{row.name}: not recorded, as its record has more cells")
-    if not folder.info().asked:
+        print(f"{row.name}: not recorded, as its record has more cells, of another release")
+    if not folder.info().asked and not all(row.native for row in rows):
         write_scripts(entries)
     print(models_page.rewrite())
     trained = [row for row in rows if not row.refused]
@@ -104,7 +140,7 @@ def write_scripts(entries: Collection[Result]) -> None:
     wanted = {models_page.script(*pair): pair[1].example for pair in examples.values() if pair[1].new}
     by_id = {entry.cell.id: entry for entry in entries}
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
-        models = targets(Path(configs))
+        models = targets(Path(configs), architectures().values())
         for file, entry in ((file, by_id[name]) for file, name in wanted.items() if name in by_id):
             file.parent.mkdir(exist_ok=True)
             try:
@@ -116,43 +152,60 @@ def write_scripts(entries: Collection[Result]) -> None:
             file.unlink()
 
 
-def by_model(entries: Collection[Result]) -> list[tuple[Architecture, bool, list[Result]]]:
-    """Results by model type and adapter, in the order of the list."""
-    every = architectures()
-    cells: dict[tuple[str, bool], list[Result]] = {}
+def by_model(entries: Collection[Result], every: Mapping[str, Architecture]) -> list[tuple[Architecture, list[Result]]]:
+    """Results by what is trained: a model type, with an adapter or without, under whose parallelism."""
+    cells: dict[tuple[str, bool, bool], list[Result]] = {}
     for entry in entries:
-        name = entry.cell.variant.removesuffix(ADAPTED)
-        cells.setdefault((name, entry.cell.variant.endswith(ADAPTED)), []).append(entry)
-    return [(every[name], lora, cells[name, lora]) for name in every for lora in (False, True) if (name, lora) in cells]
+        cells.setdefault(models_record.trained(entry.cell), []).append(entry)
+    return [(every[key[0]], group) for key, group in cells.items()]
 
 
-def cells_of(request: Request) -> list[Cell]:
-    """The cells of a request; raises UsageError for a model type that the list doesn't have."""
-    every = architectures()
+def cells_of(request: Request, planned: Plans) -> list[Cell]:
+    """The cells of a request; raises UsageError for a model type that neither the list nor the release has."""
+    listed, every = architectures(), architectures(planned)
     for name in request.models:
         if name not in every:
             raise unknown("model", name, [*every])
     names = request.models or tuple(every)
     selection = replace(request.selection, strategy=request.selection.strategy or sampling.under())
-    variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED))
-    cells = select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)
+    variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED, ACCUMULATING))
+    cells = [
+        cell
+        for cell in select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)
+        if is_run(cell, listed, planned)
+    ]
     if not cells:
         raise UsageError("no cell matches all of these options")
     return cells
 
 
-def targets(folder: Path) -> dict[str, CheckTarget]:
-    """What `check` is given for each model type, with and without an adapter: a config that names type and class.
+def is_run(cell: Cell, listed: Collection[str], planned: Plans) -> bool:
+    """Whether a cell says something new.
+
+    Under transformers' own parallelism those types are run that have the plan, also with several micro-batches; an
+    adapter is a known failure there.
+    """
+    name = cell.variant.partition("+")[0]
+    options = native.STRATEGIES.get(cell.strategy)
+    if not options:
+        return name in listed and not cell.variant.endswith(ACCUMULATING)
+    needs = {kind for kind in plans.KINDS if getattr(options, kind)}
+    return not cell.variant.endswith(ADAPTED) and needs <= {*planned.get(name, ("", ()))[1]}
+
+
+def targets(folder: Path, every: Collection[Architecture]) -> dict[str, CheckTarget]:
+    """What `check` is given for each model type, however it is trained: a config that names type and class.
 
     The rest of it is what the type's config has by default.
     """
     made = {}
-    for each in architectures().values():
+    for each in every:
         file = folder / each.model_type / "config.json"
         file.parent.mkdir()
         file.write_text(json.dumps({"model_type": each.model_type, "architectures": [each.model_class]}))
         made[each.model_type] = CheckTarget(file, "", {})
         made[each.model_type + ADAPTED] = CheckTarget(file, "", LORA)
+        made[each.model_type + ACCUMULATING] = CheckTarget(file, "", {}, micro_batches=MICRO_BATCHES)
     return made
 
 

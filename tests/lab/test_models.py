@@ -45,7 +45,7 @@ def test_a_model_that_cannot_be_trained_is_listed_with_the_reason():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models.checked_cell, "run", refuse)
         result = models.run_cell({"qwen2": None}, SimpleNamespace(versions={}), None, cell())
-    made = models_record.summary(QWEN, lora=False, entries=[result])
+    made = models_record.summary(QWEN, [result])
     assert (result.outcome, made.refused, made.outcomes) == ("impossible", "no batch could be made", {})
     assert "0 of 1 model type trained" in models_page.page([made])
     assert "- `qwen2`: no batch could be made" in models_page.page([made])
@@ -55,15 +55,17 @@ def test_a_difference_has_its_known_failure_and_its_place():
     """Breaks when a known failure is listed as a new one, or as one of all strategies."""
     wrong = entries.entry(cell(strategy="fsdp2", mode="reentrant"), "diverges", signature="unmoved", detail="moves not")
     cells = [entries.entry(cell(), "trains"), wrong]
-    made = models_record.summary(QWEN, lora=False, entries=cells)
+    made = models_record.summary(QWEN, cells)
     [difference] = made.differences
     assert (difference.failure, difference.did, difference.text) == ("", str(Did("diverges", "unmoved")), "moves not")
     assert difference.cells == ("fsdp2/reentrant",) and difference.example == wrong.cell.id
     assert made.outcomes == {"ddp/off": "trains", "fsdp2/reentrant": "diverges"}
     # A mode that a model doesn't have is a dash on the page, which is explained below.
     modes, why = ("reentrant", "non-reentrant"), "ConvNext has no gradient checkpointing"
-    cells = [entries.entry(cell()), *(entries.entry(cell(mode=mode), "impossible", detail=why) for mode in modes)]
-    rows = [models_record.summary(QWEN, lora=lora, entries=cells) for lora in (False, True)]
+    rows = []
+    for name in ("qwen2", "qwen2+lora"):
+        cells = [entries.entry(cell(name, mode=mode), "impossible", detail=why) for mode in modes]
+        rows.append(models_record.summary(QWEN, [entries.entry(cell(name)), *cells]))
     assert not rows[0].differences
     assert f"## What can't be run\n\n- qwen2 and qwen2 with LoRA: {why}" in models_page.page(rows)
 
@@ -109,11 +111,43 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     records = [(each.stack, each.model, each.outcomes) for each in models_record.read()]
     there = [("today", "llama", {"ddp/off": "hangs"}), ("transformers==4.57.1", "llama", {"ddp/off": "trains"})]
     assert records == [("today", "qwen2", {}), *there]
-    # A run of one strategy loses nothing of what was measured under all others.
-    full = summary("llama", outcomes={"ddp/off": "trains", "fsdp2/off": "raises"})
-    assert not models_record.record([full], "today", order)
-    narrowed = models_record.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
-    assert [each.model for each in narrowed] == ["llama"] and full in models_record.read()
+    # A run of one strategy loses nothing of what was measured under all others, and mixes no releases.
+    wrong = Difference("", "raises (other)", "", "", ("ddp/off", "fsdp2/off"))
+    full = summary("llama", outcomes={"ddp/off": "raises", "fsdp2/off": "raises"}, differences=(wrong,))
+    own = summary("llama", native=True, outcomes={"tp/off": "trains"}, transformers="5.24.0")
+    assert not models_record.record([full, own], "today", order)
+    assert not models_record.record([summary("llama", outcomes={"ddp/off": "trains"})], "today", order)
+    [merged] = [each for each in models_record.of_today() if each.model == "llama"]
+    assert merged.outcomes == {"ddp/off": "trains", "fsdp2/off": "raises"}
+    assert [each.cells for each in merged.differences] == [("fsdp2/off",)] and own in models_record.read()
+    narrowed = models_record.record([summary("llama", outcomes={}, transformers="5.24.0")], "today", order)
+    assert [each.model for each in narrowed] == ["llama"] and merged in models_record.read()
+
+
+def test_transformers_own_parallelism_is_a_funnel_and_a_table_of_what_does_not_train():
+    """Breaks when a pair is counted twice or lost, or the same problem of several models stands in several lines."""
+
+    def own(model, **changes):
+        return summary(model, native=True, transformers="5.24.0", **changes)
+
+    def ends(*outcomes):
+        return dict(zip(("tp/off", "tp/off+accumulating", "ep-fsdp/off"), outcomes, strict=False))
+
+    def wrong(name):
+        return (Difference("", "diverges (differs)", f"gradient of model.layers.0.{name}.weight differs by 9 %", ""),)
+
+    text = models_page.page(
+        [
+            own("llama", outcomes=ends("trains", "trains", "trains")),
+            own("qwen3", outcomes=ends("trains", "diverges"), differences=wrong("k_norm")),
+            own("gemma3", outcomes=ends("trains", "diverges"), differences=wrong("q_norm")),
+            own("dots1", outcomes=ends("impossible"), refused="the config leaves out what Dots1 needs (TypeError)"),
+        ]
+    ).partition("## Under transformers' own parallelism")[2]
+    assert "has plans for 5 pairs of a model type and a strategy (tp, ep-fsdp): 1 refused in one process" in text
+    assert "1 reason, and 4 run. Of those, 0 raise, and 2 train otherwise" in text and "every cell: `llama`.\n" in text
+    assert row("`qwen3`, `gemma3`", "✓≠", "", "gradients of q\\_norm and k\\_norm differ") in text
+    assert row("`dots1`", models_page.SYMBOLS["impossible"], "", "the config leaves out what its class needs") in text
 
 
 def test_an_older_release_is_held_against_today():
@@ -146,21 +180,30 @@ def test_an_older_release_is_held_against_today():
 @pytest.mark.slow
 def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
     """Breaks when a model type is listed and not run."""
-    cells = models.cells_of(models.Request())
+    cells = models.cells_of(models.Request(), {})
     names = [*models.architectures()]
     assert {each.variant for each in cells} == {*names, *(f"{name}{models.ADAPTED}" for name in names)}
     assert {each.strategy for each in cells} == {"ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
-    narrowed = models.cells_of(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
+    narrowed = models.cells_of(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))), {})
     assert {each.strategy for each in narrowed} == {"ddp"}
     with pytest.raises(UsageError, match="qwen2"):
-        models.cells_of(models.Request(models=("qwen_2",)))
+        models.cells_of(models.Request(models=("qwen_2",)), {})
+    # Under transformers' own parallelism those that have the plan, none with an adapter; elsewhere only the list's.
+    own = Selection(strategy=("tp", "ep-fsdp", "ddp"), checkpointing=("off",), precision=("fp32",))
+    planned = {"mixtral": ("MixtralForCausalLM", ("tp", "ep")), "arcee": ("ArceeForCausalLM", ("tp",))}
+    cells = models.cells_of(models.Request(selection=own), planned)
+    assert {(each.variant, each.strategy) for each in cells if each.strategy != "ddp"} == {
+        *((f"mixtral{how}", strategy) for how in ("", "+accumulating") for strategy in ("tp", "ep-fsdp")),
+        *((f"arcee{how}", "tp") for how in ("", "+accumulating")),
+    }
+    assert {each.variant for each in cells if each.strategy == "ddp"} == {*names, *(f"{name}+lora" for name in names)}
 
 
 def test_the_committed_page_says_what_the_record_says():
     """Breaks when the page is an older record's, a line of it has no file, or a file shows what is gone."""
     page = models_page.PAGE.read_text(encoding="utf-8")
     assert models_page.page(models_record.read()) in page, "faultline prove models"
-    assert {each.model for each in models_record.read()} <= {*models.architectures()}
+    assert {each.model for each in models_record.read() if not each.native} <= {*models.architectures()}
     examples = models_page.first_of_each(models_record.of_today()).values()
     assert {models_page.script(*pair) for pair in examples if pair[1].new} == {*models_page.SCRIPTS.glob("*.py")}
 

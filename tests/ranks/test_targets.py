@@ -491,6 +491,21 @@ def test_what_a_loss_keeps_is_put_back():
     assert loss_state.parameters(seen, model) == ["weight", "bias"]
 
 
+def test_micro_batches_of_all_ranks_are_those_of_one_process():
+    """Breaks when a rank that accumulates trains on other rows than its reference, or on rows of another step."""
+    batch, each = torch.arange(8), 2
+    for world in (1, 2):
+        numbers = range(2 * world * each)
+        alone = [rows.of(batch, world, each, number, 0, 1) for number in numbers]
+        assert [one.last for one in alone] == [number % (world * each) == world * each - 1 for number in numbers]
+        for rank in range(world) if world > 1 else ():
+            for number in range(2 * each):
+                step, nth = divmod(number, each)
+                one, its = rows.of(batch, world, each, number, rank, world), alone[(step * world + rank) * each + nth]
+                assert (one.place, one.step) == (its.place, its.step) and torch.equal(one.batch, its.batch)
+        assert torch.equal(torch.cat([one.batch for one in alone[: world * each]]), batch)
+
+
 @pytest.mark.parametrize(("value", "apart"), [(1.0, 0.5), (1e38, 0.0)])
 def test_how_far_all_rows_are_from_the_ranks_is_a_number(value, apart):
     """Breaks when weights that training drove out of range make a result that can't be read again."""

@@ -20,9 +20,9 @@ from faultline.strategies import ROWS, Setup
 
 @dataclass(frozen=True)
 class Rows:
-    """A rank's rows of a step's batch; with `last`, no share of the same step comes behind it."""
+    """The rows of a step's micro-batch, by its place among those of all ranks; with `last`, a process has no more."""
 
-    rank: int
+    place: int
     batch: Any
     last: bool = True
     step: int = 0
@@ -44,21 +44,22 @@ class OneProcess:
     shares: list[Share] = field(default_factory=list)
 
 
-def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
-    """A rank's rows; in the reference, those of one rank after the other, as micro-batches.
+def of(batch: Any, world: int, each: int, number: int, rank: int, world_size: int) -> Rows:
+    """A rank's rows in one of the `each` micro-batches of a step; in the reference, those of one rank after the other.
 
     Half of a resized life has another `world_size` than the `world` whose rows the reference shares.
     """
     give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
-    if world_size > 1 or world == 1:
-        return Rows(rank, give(number, rank, world_size), step=number)
-    step, rank = divmod(number, world)
-    return Rows(rank, give(step, rank, world), rank == world - 1, step)
+    ranks, count = (world, world * each) if world_size == 1 else (world_size, each)
+    step, place = divmod(number, count)
+    last = place == count - 1
+    place += rank * each
+    return Rows(place, give(step, place, ranks * each), last, step)
 
 
 def together(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
     """The rows of all ranks in a step as one batch; raises Refused where they can't be one."""
-    every = [of(batch, world, number, each, world).batch for each in range(world)]
+    every = [of(batch, world, 1, number, each, world).batch for each in range(world)]
     try:
         return Rows(0, joined(every), step=number)
     except (RuntimeError, ValueError) as error:  # each of another shape
@@ -80,10 +81,10 @@ def loss_of(
     # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
     dtype = next((parameter.dtype for parameter in model.parameters()), None)  # FSDP1 may have taken them away
     cast = dtype if dtype == torch.bfloat16 or observer.known.cast else None
-    observer.share = rows.rank
+    observer.share = rows.place
     before = {each: gradient.clone() for each, gradient in gradients(model).items()} if alone else {}
     batch = to(rows.batch, setup.device, cast)
-    draws.seed(rows.step, rows.rank, observer.generators)
+    draws.seed(rows.step, rows.place, observer.generators)
     seeded = draws.states(observer.generators) if alone else ()
     number = scalar(loss(model, batch))
     if alone is None:

@@ -71,6 +71,7 @@ class Module:
             loss = own_model_batch.loss
             batch, not_fed = own_model_batch.of(model)
         together = self.target.together and setup.reference
+        each = self.target.micro_batches
         shares = (1 if together else self.target.world_size) if setup.reference else 0
         observer.by_rows = not together
         holders = loss_state.holders(loss, model)
@@ -82,18 +83,20 @@ class Module:
             of_loss=tuple(loss_state.parameters(holders, model)),
             unregistered=tuple(loss_state.unregistered(model)),
         )
-        give = partial(rows.together if together else rows.of, batch, self.target.world_size)
+        world = self.target.world_size
+        give = partial(rows.together, batch, world) if together else partial(rows.of, batch, world, each)
+        whole = partial(rows.whole_apart, loss, observer, setup, give, shares * each, holders)
         return Scenario(
             model,
-            partial(rows.loss_of, loss, observer, setup, rows.OneProcess(shares) if shares else None),
+            partial(rows.loss_of, loss, observer, setup, rows.OneProcess(shares * each) if shares else None),
             give,
             checkpoint=checkpoint,
             observer=observer,
             optimizer=of_all,
-            micro_batches=shares or 1,
+            micro_batches=each * (shares or 1),
             shares=shares,
             beside=holders,
-            whole=partial(rows.whole_apart, loss, observer, setup, give, shares, holders) if shares > 1 else None,
+            whole=whole if shares > 1 else None,
         )
 
     def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
