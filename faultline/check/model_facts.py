@@ -61,6 +61,10 @@ def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
             "run in another order for other ranks' rows: ZeRO-2 adds up gradients in the order in which they come",
         ),
         (
+            facts.written_inputs,
+            "write an input in place, which is read again after them: autograd knows nothing of that under ZeRO-3",
+        ),
+        (
             facts.overlapping,
             "are different parameters that share memory: an engine that flattens or shards weights copies each of them."
             f" Use one parameter, of which the forward pass takes parts {UNTRIED}",

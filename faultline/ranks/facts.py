@@ -32,6 +32,7 @@ class Facts:
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `written`: trainable parameters that a forward pass writes; `left_out`: those that get a gradient in some steps,
       and none in a later one
+    - `written_inputs`: modules that write an input in place, which is read again after them
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
     - `unlike_buffers`: buffers in which each rank's rows leave another value, but for those of `batch_statistics`
@@ -71,6 +72,7 @@ class Facts:
     moved_by_hand: Names = ()
     written: Names = ()
     left_out: Names = ()
+    written_inputs: Names = ()
     left_unlike: Names = ()
     not_saved: Names = ()
     unlike_buffers: Names = ()

@@ -46,6 +46,7 @@ class Observer:
         self._hooked = tuple(name for name, each in model.named_parameters() if each._backward_hooks) if alone else ()
         self._on = False
         self._inside: list[str] = []
+        self._given: list[dict[int, int]] = []  # how often inputs were written before each of `_inside`
         self._calls: Counter[tuple[int, str]] = Counter()
         self._used: dict[int, dict[str, None]] = {}
         self._cut_off = CutOff(self._names)
@@ -70,6 +71,7 @@ class Observer:
         self.outputs, self._on = {}, True
         self._calls.clear()
         self._inside.clear()
+        self._given.clear()
         self._used.clear()
         self._parameters.begin_step()
         try:
@@ -94,6 +96,7 @@ class Observer:
             if not {*around} & {*self._inside}:
                 self._without_unit.update(dict.fromkeys(around))
             self._inside.append(name)
+            self._given.append({id(tensor): tensor._version for tensor in tensors(args)} if self._reads else {})
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
 
@@ -103,6 +106,7 @@ class Observer:
             return
         while self._inside and self._inside.pop() != name:
             pass  # those that raised, and whose error the model took care of
+        self._see_written(self._reads, name, args, output)
         self._calls[self.share, name] += 1
         call = self._calls[self.share, name]
         self._order.setdefault(name)
@@ -118,6 +122,16 @@ class Observer:
             given = [tensor for tensor in tensors((args, kwargs)) if tensor.is_floating_point()]
             if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
                 self._frozen_input.setdefault(name)
+
+    def _see_written(self, reads: Reads | None, name: str, args: Any, output: Any) -> None:
+        """An input that a module wrote, and doesn't give back: if its caller reads it, it reads another one under an
+        engine that gave the module a detached one."""
+        before, self._given[len(self._inside) :] = self._given[len(self._inside)], []
+        given_back = {id(tensor) for tensor in tensors(output)}
+        for tensor in tensors(args) if reads else ():
+            written = tensor.requires_grad and tensor._version > before.get(id(tensor), tensor._version)
+            if reads and written and id(tensor) not in given_back:
+                reads.wrote[id(tensor)] = tensor, name
 
     def _on_backward(self, gradients: Any) -> None:
         self._double_backward = self._double_backward or torch.is_grad_enabled()  # it is in `create_graph` alone
@@ -159,6 +173,7 @@ class Observer:
             return seen
         return replace(
             seen,
+            written_inputs=tuple(self._reads.again),
             overlapping=tuple(overlapping(model)),
             complex_valued=tuple(name for name, parameter in with_shapes(model) if parameter.is_complex()),
             read_outside=tuple(self._reads.outside),

@@ -84,6 +84,21 @@ class Shrinking(Model):
 penalty_inside = partial(built, Shrinking)
 
 
+class Residual(Model):
+    """A skip connection around an activation in place, which changes what is skipped."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(16, 16))
+
+    def hidden(self, x):
+        x = self.first(x)
+        return x + self.second(x)
+
+
+residual = partial(built, Residual)
+
+
 class Warming(Model):
     """Its output grows with its steps, which it counts in an attribute, and in a buffer that no state dict has."""
 
