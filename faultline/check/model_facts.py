@@ -140,6 +140,10 @@ def _of_training(facts: Facts) -> list[str]:
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")
+    if facts.input_gradient:
+        lines.append(
+            "the loss asks for a gradient of its inputs: DeepSpeed takes that for a backward pass of the training"
+        )
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     return lines

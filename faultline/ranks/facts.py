@@ -19,6 +19,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
     - `own_backward`: that a loss runs a backward pass by itself
+    - `input_gradient`: that a loss asks for a gradient by itself, which no parameter gets
     - `draws`: the lines of a forward pass that draw random numbers
     - `without_root`: modules that run where the model's own forward pass doesn't
     - `without_unit`: blocks whose parts run where their own forward pass doesn't
@@ -57,6 +58,7 @@ class Facts:
     unfrozen: Names = ()
     double_backward: bool = False
     own_backward: bool = False
+    input_gradient: bool = False
     draws: Names = ()
     without_root: Names = ()
     without_unit: Names = ()

@@ -22,7 +22,8 @@ class Observer:
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
     has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
-    the norms of gradients that an engine gave. `known` are facts that no step shows. Where weights are read, what moves
+    the norms of gradients that an engine gave. `known` are facts that no step shows.
+    `in_loss` is on while a loss is computed. Where weights are read, what moves
     by hand and whether a backward pass makes a graph is seen where the model trains `alone`.
     """
 
@@ -31,7 +32,7 @@ class Observer:
         self.share = 0
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
-        self.own_backward = False
+        self.own_backward = self.in_loss = self._input_gradient = False
         self.generators: list[Any] = []  # of random numbers, that the model or its loss has by itself
         self.drew = False
         self.draws: list[str] = []
@@ -135,6 +136,7 @@ class Observer:
 
     def _on_backward(self, gradients: Any) -> None:
         self._double_backward = self._double_backward or torch.is_grad_enabled()  # it is in `create_graph` alone
+        self._input_gradient = self._input_gradient or self.in_loss
 
     def facts(self) -> Facts:
         """What was seen, beside what is `known`."""
@@ -151,6 +153,7 @@ class Observer:
             unfrozen=tuple(changes.unfrozen),
             double_backward=self._double_backward,
             own_backward=self.own_backward,
+            input_gradient=self._input_gradient and not (self._double_backward or self.own_backward),
             draws=tuple(self.draws or ["a place that isn't known"] * self.drew),
             without_root=tuple(self._without_root),
             without_unit=tuple(self._without_unit),
