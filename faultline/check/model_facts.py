@@ -61,6 +61,10 @@ def _of_parts(facts: Facts) -> Sequence[tuple[Sequence[str], str]]:
             "run in another order for other ranks' rows: ZeRO-2 adds up gradients in the order in which they come",
         ),
         (
+            facts.written_inputs,
+            "write an input in place, which is read again after them: autograd knows nothing of that under ZeRO-3",
+        ),
+        (
             facts.overlapping,
             "are different parameters that share memory: an engine that flattens or shards weights copies each of them."
             f" Use one parameter, of which the forward pass takes parts {UNTRIED}",
@@ -136,6 +140,10 @@ def _of_training(facts: Facts) -> list[str]:
         )
     if facts.own_backward:
         lines.append("the loss runs a backward pass by itself, beside the one of its training")
+    if facts.input_gradient:
+        lines.append(
+            "the loss asks for a gradient of its inputs: DeepSpeed takes that for a backward pass of the training"
+        )
     if facts.double_backward:
         lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     return lines

@@ -19,6 +19,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
     - `own_backward`: that a loss runs a backward pass by itself
+    - `input_gradient`: that a loss asks for a gradient by itself, which no parameter gets
     - `draws`: the lines of a forward pass that draw random numbers
     - `without_root`: modules that run where the model's own forward pass doesn't
     - `without_unit`: blocks whose parts run where their own forward pass doesn't
@@ -32,6 +33,7 @@ class Facts:
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `written`: trainable parameters that a forward pass writes; `left_out`: those that get a gradient in some steps,
       and none in a later one
+    - `written_inputs`: modules that write an input in place, which is read again after them
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `not_saved`: attributes of modules, and buffers that no state dict has, which a forward pass changes
     - `unlike_buffers`: buffers in which each rank's rows leave another value, but for those of `batch_statistics`
@@ -56,6 +58,7 @@ class Facts:
     unfrozen: Names = ()
     double_backward: bool = False
     own_backward: bool = False
+    input_gradient: bool = False
     draws: Names = ()
     without_root: Names = ()
     without_unit: Names = ()
@@ -71,6 +74,7 @@ class Facts:
     moved_by_hand: Names = ()
     written: Names = ()
     left_out: Names = ()
+    written_inputs: Names = ()
     left_unlike: Names = ()
     not_saved: Names = ()
     unlike_buffers: Names = ()

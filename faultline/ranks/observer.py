@@ -22,7 +22,8 @@ class Observer:
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
     has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
-    the norms of gradients that an engine gave. `known` are facts that no step shows. Where weights are read, what moves
+    the norms of gradients that an engine gave. `known` are facts that no step shows.
+    `in_loss` is on while a loss is computed. Where weights are read, what moves
     by hand and whether a backward pass makes a graph is seen where the model trains `alone`.
     """
 
@@ -31,7 +32,7 @@ class Observer:
         self.share = 0
         self.logged: list[float] = []
         self.collectives: dict[str, None] = {}
-        self.own_backward = False
+        self.own_backward = self.in_loss = self._input_gradient = False
         self.generators: list[Any] = []  # of random numbers, that the model or its loss has by itself
         self.drew = False
         self.draws: list[str] = []
@@ -46,6 +47,7 @@ class Observer:
         self._hooked = tuple(name for name, each in model.named_parameters() if each._backward_hooks) if alone else ()
         self._on = False
         self._inside: list[str] = []
+        self._given: list[dict[int, int]] = []  # how often inputs were written before each of `_inside`
         self._calls: Counter[tuple[int, str]] = Counter()
         self._used: dict[int, dict[str, None]] = {}
         self._cut_off = CutOff(self._names)
@@ -70,6 +72,7 @@ class Observer:
         self.outputs, self._on = {}, True
         self._calls.clear()
         self._inside.clear()
+        self._given.clear()
         self._used.clear()
         self._parameters.begin_step()
         try:
@@ -94,6 +97,7 @@ class Observer:
             if not {*around} & {*self._inside}:
                 self._without_unit.update(dict.fromkeys(around))
             self._inside.append(name)
+            self._given.append({id(tensor): tensor._version for tensor in tensors(args)} if self._reads else {})
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
 
@@ -103,6 +107,7 @@ class Observer:
             return
         while self._inside and self._inside.pop() != name:
             pass  # those that raised, and whose error the model took care of
+        self._see_written(self._reads, name, args, output)
         self._calls[self.share, name] += 1
         call = self._calls[self.share, name]
         self._order.setdefault(name)
@@ -119,8 +124,19 @@ class Observer:
             if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
                 self._frozen_input.setdefault(name)
 
+    def _see_written(self, reads: Reads | None, name: str, args: Any, output: Any) -> None:
+        """An input that a module wrote, and doesn't give back: if its caller reads it, it reads another one under an
+        engine that gave the module a detached one."""
+        before, self._given[len(self._inside) :] = self._given[len(self._inside)], []
+        given_back = {id(tensor) for tensor in tensors(output)}
+        for tensor in tensors(args) if reads else ():
+            written = tensor.requires_grad and tensor._version > before.get(id(tensor), tensor._version)
+            if reads and written and id(tensor) not in given_back:
+                reads.wrote[id(tensor)] = tensor, name
+
     def _on_backward(self, gradients: Any) -> None:
         self._double_backward = self._double_backward or torch.is_grad_enabled()  # it is in `create_graph` alone
+        self._input_gradient = self._input_gradient or self.in_loss
 
     def facts(self) -> Facts:
         """What was seen, beside what is `known`."""
@@ -137,6 +153,7 @@ class Observer:
             unfrozen=tuple(changes.unfrozen),
             double_backward=self._double_backward,
             own_backward=self.own_backward,
+            input_gradient=self._input_gradient and not (self._double_backward or self.own_backward),
             draws=tuple(self.draws or ["a place that isn't known"] * self.drew),
             without_root=tuple(self._without_root),
             without_unit=tuple(self._without_unit),
@@ -159,6 +176,7 @@ class Observer:
             return seen
         return replace(
             seen,
+            written_inputs=tuple(self._reads.again),
             overlapping=tuple(overlapping(model)),
             complex_valued=tuple(name for name, parameter in with_shapes(model) if parameter.is_complex()),
             read_outside=tuple(self._reads.outside),

@@ -446,6 +446,8 @@ def under(run):
         ("weight_penalty", ("zero3", "fsdp2"), "penalty_outside"),
         ("stateful.py:batch_norm", ("zero2", "fsdp2"), "buffers_never"),
         ("method", ("fsdp1-full", "fsdp2"), "fsdp2_method_or_child"),
+        ("residual", ("zero3",), "inplace_on_module_input"),
+        ("adversarial", ("zero2", "zero3"), "input_gradient_through_engine"),
     ],
 )
 def test_a_mechanism_is_known_in_whatever_words_it_ends(under, model, strategies, failure):

@@ -392,6 +392,27 @@ def test_what_blocks_share_is_part_of_each(call, outside):
     assert "0.0" in watched.facts().without_root and "0.2" not in watched.facts().without_root
 
 
+@pytest.mark.parametrize(
+    ("around", "again"),
+    [
+        (lambda body, x: x + body(x), ("body",)),
+        (lambda body, x: body(x) + x, ("body",)),
+        (lambda body, x: x + body(x.clone()), ()),
+        (lambda body, x: body(x), ()),
+        (lambda body, x: body[1](body[0](x)) + 1, ()),  # what it gives back is read
+    ],
+)
+def test_an_input_that_is_written_and_read_again_is_seen(around, again):
+    """Breaks when a skip connection around `ReLU(inplace=True)` gets no name, or each such activation gets one."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Module(), nn.ReLU(inplace=True), nn.Linear(2, 1))
+    model[1].body = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2))
+    model[1].forward = lambda x: around(model[1].body, x)
+    watched = observer.Observer(model, alone=True)
+    with watched.step():
+        model(torch.ones(1, 2)).sum().backward()
+    assert watched.facts().written_inputs == tuple(f"1.{name}" for name in again)
+
+
 @pytest.mark.parametrize("mended", [False, True])
 def test_frozen_inputs_of_checkpointed_layers_are_seen(tmp_path, mended):
     """With an adapter on a frozen model, reentrant checkpointing has no graph to run backward on."""

@@ -47,11 +47,19 @@ def salient(model, rows):
     return (out.squeeze(1) * slope.norm(dim=1)).mean()
 
 
+def attacked(model, rows):
+    """On rows that a gradient of the inputs has moved."""
+    rows = rows.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(model(rows).sum(), rows)
+    return squared(model, (rows + slope).detach())
+
+
 def heavy(model, rows):
     return squared(model, rows) + 0.1 * sum((weight * weight).sum() for weight in model.parameters())
 
 
 gradient_penalty = partial(built, loss=steep)
+adversarial = partial(built, loss=attacked)
 saliency = partial(built, loss=salient)
 weight_penalty = partial(built, loss=heavy)
 
@@ -82,6 +90,21 @@ class Shrinking(Model):
 
 
 penalty_inside = partial(built, Shrinking)
+
+
+class Residual(Model):
+    """A skip connection around an activation in place, which changes what is skipped."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(16, 16))
+
+    def hidden(self, x):
+        x = self.first(x)
+        return x + self.second(x)
+
+
+residual = partial(built, Residual)
 
 
 class Warming(Model):

@@ -86,7 +86,9 @@ def loss_of(
     batch = to(rows.batch, setup.device, cast)
     draws.seed(rows.step, rows.place, observer.generators)
     seeded = draws.states(observer.generators) if alone else ()
+    observer.in_loss = True
     number = scalar(loss(model, batch))
+    observer.in_loss = False
     if alone is None:
         return number
     observer.drew = observer.drew or draws.states(observer.generators) != seeded
