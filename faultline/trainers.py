@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from faultline.strategies import Config, Setup, merged
+from faultline.strategies import Config, Setup
+from faultline.strategies.shared import merged
 
 PAIRS = "prompt chosen rejected"
 

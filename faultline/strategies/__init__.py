@@ -187,14 +187,6 @@ class Family:
         return doubts
 
 
-def merged(content: Config, changes: Config) -> Config:
-    """A DeepSpeed config with changes to it, in its sections too; None takes a key out."""
-    new = {
-        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
-    }
-    return {key: value for key, value in {**content, **new}.items() if value is not None}
-
-
 @functools.cache
 def families() -> dict[str, Family]:
     """The families by the names of their files: those beside this one that have a FAMILY."""

@@ -8,8 +8,7 @@ TRAINER = "https://github.com/huggingface/transformers/pull/39659"
 MINIMIND = "https://github.com/jingyaogong/minimind/issues/749"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 OWN = ("single", "ddp", "fsdp2")  # where a loop of one's own has the gradients of all parameters
-MICRO = 2  # micro-batches of a window
-EPOCH = 5  # micro-batches of the epoch
+MICRO, EPOCH = 2, 5  # micro-batches of a window, and of the epoch
 AUTO = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
 
 FAILURE = Failure(
@@ -32,9 +31,7 @@ FAILURE = Failure(
             trains("transformers' `Trainer`", "trainer-own_loss"),
         ),
         MINIMIND: helps(
-            "gradients times the full count over the real one, before the step",
-            "by_hand_broken",
-            remedy="gradients_scaled",
+            "gradients times the full count over the real one", "by_hand_broken", remedy="gradients_scaled"
         ),
         "https://github.com/huggingface/accelerate/issues/1847": helps(
             "`GradientAccumulationPlugin(sync_with_dataloader=False)`: the window ends in the next epoch",
