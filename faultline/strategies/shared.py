@@ -1,4 +1,4 @@
-"""What several strategies share: configs, names without wrappers, bytes, collectives, steps, schedules and checkpoints."""
+"""What several strategies share: configs, names, bytes, collectives, steps, schedules and checkpoints."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

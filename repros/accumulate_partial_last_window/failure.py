@@ -4,6 +4,7 @@ from contextlib import contextmanager, nullcontext
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, trains, variants
 
+ACCELERATE = "https://github.com/huggingface/accelerate/issues/1847"
 TRAINER = "https://github.com/huggingface/transformers/pull/39659"
 MINIMIND = "https://github.com/jingyaogong/minimind/issues/749"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
@@ -33,10 +34,7 @@ FAILURE = Failure(
         MINIMIND: helps(
             "gradients times the full count over the real one", "by_hand_broken", remedy="gradients_scaled"
         ),
-        "https://github.com/huggingface/accelerate/issues/1847": helps(
-            "`GradientAccumulationPlugin(sync_with_dataloader=False)`: the window ends in the next epoch",
-            remedy="across",
-        ),
+        ACCELERATE: helps("`sync_with_dataloader=False`: the window ends in the next epoch", remedy="across"),
         TRIED_HERE: helps("an epoch of whole windows, as with more or fewer rows", remedy="even"),
     },
 )
@@ -118,5 +116,4 @@ def trainer(variant, arguments, setup):
     else:
         arguments = changed_config({**arguments, "gradient_accumulation_steps": MICRO}, AUTO, setup)
     collator, data = DataCollatorForSeq2Seq(tokenizer(padding_side="right")), token_dataset(rows, [0] * len(rows))
-    kind = OwnLoss if variant.remedy == "own_loss" else Trainer
-    return kind(qwen2(), TrainingArguments(**arguments), train_dataset=data, data_collator=collator)
+    return OwnLoss(qwen2(), TrainingArguments(**arguments), train_dataset=data, data_collator=collator)
