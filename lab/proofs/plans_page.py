@@ -17,6 +17,7 @@ OWN_WORDS = (
     (r"(?:\w+\.)+(\w+\.\w+) differs by .*", r"\1 differs"),
     (r"every gradient is [\d.]+ times what it should be; ", ""),
     (r"(?:gradient|update) of [qk]_norm.weight differs", "gradients of q_norm and k_norm differ"),
+    (r"(still running after \d+ s);.*", r"\1"),
     (r"(update of .* differs); never moved: .*", r"\1"),
     (r"rope_parameters\[.*", "the default of rope_parameters doesn't fit its heads"),
 )
@@ -29,20 +30,19 @@ def section(rows: Sequence[Summary]) -> list[str]:
     strategies = [*dict.fromkeys(key.partition("/")[0] for each in rows for key in each.outcomes)]
     pairs = {(each.model, name): _symbols(each, name) for each in rows for name in strategies}
     shown = {pair: symbols for pair, symbols in pairs.items() if symbols}
-    wrong = [each for each in rows if not _trains(each)]
-    causes = _by_cause(wrong, strategies)
+    causes = _by_cause([each for each in rows if not _trains(each)], strategies)
     refused = {each.model for each in rows if each.refused}
     ran = {pair: symbols for pair, symbols in shown.items() if pair[0] not in refused}
     raising = sum(SYMBOLS[Outcome.RAISES] in symbols for symbols in ran.values())
     differing = sum(SYMBOLS[Outcome.DIVERGES] in symbols for symbols in ran.values())
     reasons = count(len({_cause(each.refused) for each in rows if each.refused}), "reason")
+    found = {_of(difference) for each in rows for difference in each.differences}
     trains = ", ".join(f"`{each.model}`" for each in rows if _trains(each))
     funnel = (
         f"transformers {rows[-1].transformers} has plans for {count(len(shown), 'pair')} of a model type and a strategy"
         f" ({', '.join(strategies)}): {len(shown) - len(ran)} refused in one process, for {reasons}, and {len(ran)} run"
-        f". Of those, {raising} raise, and {differing} train otherwise than one process without an error. The table"
-        f" has {count(len(causes), 'line')} for what isn't {SYMBOLS[Outcome.TRAINS]}. A cell has a symbol for one"
-        " micro-batch a step, then one for two."
+        f". Of those, {raising} raise, and {differing} train otherwise than one process without an error:"
+        f" {count(len(found), 'kind')} of problem. A cell has a symbol for one micro-batch a step, then one for two."
     )
     lines = [row(", ".join(names), *symbols, cause) for (symbols, cause), names in causes.items()]
     return [
