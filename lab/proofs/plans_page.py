@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from faultline.base.markdown import headed, row
 from faultline.base.text import count, cut
 from faultline.catalogue.outcomes import Outcome
-from faultline.report.run import SYMBOLS
+from faultline.report.run import ABSENT, SYMBOLS
 from lab.proofs.models_record import ACCUMULATING, Difference, Summary
 
 LONGEST = 150  # characters of what is wrong
@@ -55,12 +55,11 @@ def section(rows: Sequence[Summary]) -> list[str]:
 
 def _symbols(each: Summary, strategy: str) -> str:
     """A symbol for one micro-batch a step, then one for two, in each checkpointing mode."""
-    places = sorted((place for place in each.outcomes if place.startswith(f"{strategy}/")), key=_accumulates)
-    return "".join(SYMBOLS[each.outcomes[place]] for place in places)
-
-
-def _accumulates(place: str) -> bool:
-    return place.endswith(ACCUMULATING)
+    places = dict.fromkeys(
+        place.removesuffix(ACCUMULATING) for place in each.outcomes if place.startswith(f"{strategy}/")
+    )
+    ends = [each.outcomes.get(f"{place}{how}") for how in ("", ACCUMULATING) for place in places]
+    return "".join(SYMBOLS[end] if end else ABSENT for end in ends)
 
 
 def _trains(each: Summary) -> bool:

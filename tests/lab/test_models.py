@@ -147,7 +147,15 @@ def test_transformers_own_parallelism_is_a_funnel_and_a_table_of_what_does_not_t
     assert "has plans for 5 pairs of a model type and a strategy (tp, ep-fsdp): 1 refused in one process" in text
     assert "1 reason, and 4 run. Of those, 0 raise, and 2 train otherwise" in text and "every cell: `llama`.\n" in text
     assert row("`qwen3`, `gemma3`", "✓≠", "", "gradients of q\\_norm and k\\_norm differ") in text
-    assert row("`dots1`", models_page.SYMBOLS["impossible"], "", "the config leaves out what its class needs") in text
+    assert (
+        row(
+            "`dots1`",
+            models_page.SYMBOLS["impossible"] + models_page.ABSENT,
+            "",
+            "the config leaves out what its class needs",
+        )
+        in text
+    )
 
 
 def test_an_older_release_is_held_against_today():
