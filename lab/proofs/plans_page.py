@@ -36,13 +36,13 @@ def section(rows: Sequence[Summary]) -> list[str]:
     raising = sum(SYMBOLS[Outcome.RAISES] in symbols for symbols in ran.values())
     differing = sum(SYMBOLS[Outcome.DIVERGES] in symbols for symbols in ran.values())
     reasons = count(len({_cause(each.refused) for each in rows if each.refused}), "reason")
-    found = {_of(difference) for each in rows for difference in each.differences}
+    kinds = {_of(difference) for each in rows for difference in each.differences}
     trains = ", ".join(f"`{each.model}`" for each in rows if _trains(each))
     funnel = (
         f"transformers {rows[-1].transformers} has plans for {count(len(shown), 'pair')} of a model type and a strategy"
         f" ({', '.join(strategies)}): {len(shown) - len(ran)} refused in one process, for {reasons}, and {len(ran)} run"
         f". Of those, {raising} raise, and {differing} train otherwise than one process without an error:"
-        f" {count(len(found), 'kind')} of problem. A cell has a symbol for one micro-batch a step, then one for two."
+        f" {count(len(kinds), 'kind')} of problem. A cell has a symbol for one micro-batch a step, then one for two."
     )
     lines = [row(", ".join(names), *symbols, cause) for (symbols, cause), names in causes.items()]
     return [
@@ -68,12 +68,12 @@ def _trains(each: Summary) -> bool:
 
 def _by_cause(rows: Sequence[Summary], strategies: Sequence[str]) -> Mapping[tuple[tuple[str, ...], str], list[str]]:
     """The models that show a problem in the same cells."""
-    found: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    causes: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for each in rows:
         symbols = tuple(_symbols(each, name) for name in strategies)
         texts = [_of(difference) for difference in each.differences] or [_cause(each.refused or each.impossible)]
-        found.setdefault((symbols, "; ".join(dict.fromkeys(texts))), []).append(f"`{each.model}`")
-    return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1])))
+        causes.setdefault((symbols, "; ".join(dict.fromkeys(texts))), []).append(f"`{each.model}`")
+    return dict(sorted(causes.items(), key=lambda item: (item[0][0], item[0][1])))
 
 
 def _of(difference: Difference) -> str:
