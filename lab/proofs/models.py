@@ -72,10 +72,10 @@ def of_release(environment: Environment, selection: Selection) -> Plans:
     """What transformers has plans for, if strategies of its own are asked for: that takes its import, of seconds."""
     if not any(matches(name, selection.strategy) for name in native.STRATEGIES):
         return {}
-    return dict(json.loads(told(environment, "plans")))
+    return dict(json.loads(printed(environment, "plans")))
 
 
-def told(environment: Environment, module: str, *words: str) -> str:
+def printed(environment: Environment, module: str, *words: str) -> str:
     """What a module beside this one prints in an environment that has transformers."""
     program = command(environment.python, "-m", f"lab.proofs.{module}", *words)
     asked = ask(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, patience=PATIENCE)
@@ -86,10 +86,10 @@ def told(environment: Environment, module: str, *words: str) -> str:
 
 def lint(names: Sequence[str], stack: str) -> int:
     """Print what reads wrong in plans of tensor parallelism, and what the record has of these model types."""
-    found = models_record.outcomes_under("tp")
-    for line in told(environments.chosen(stack, ""), "plan_lint", *names).splitlines():
+    measured = models_record.outcomes_under("tp")
+    for line in printed(environments.chosen(stack, ""), "plan_lint", *names).splitlines():
         name, _, candidate = line.partition(": ")
-        print(f"{name} ({', '.join(found.get(name, ('not run',)))}): {candidate}")
+        print(f"{name} ({', '.join(measured.get(name, ('not run',)))}): {candidate}")
     return EXIT_AS_EXPECTED
 
 

@@ -39,7 +39,7 @@ def rewrite() -> str:
 
 def page(every: Sequence[Summary]) -> str:
     """The measured part of docs/models.md."""
-    own = [each for each in every if each.native]
+    native = [each for each in every if each.native]
     every = [each for each in every if not each.native]
     today = [each for each in every if each.stack == TODAY]
     columns = in_order((key.partition("/")[0] for each in today for key in each.outcomes), strategies.names())
@@ -70,7 +70,7 @@ def page(every: Sequence[Summary]) -> str:
     if unfed := [each for each in today if each.not_fed and not each.lora]:
         lines = [f"- `{each.model}`: {_shown('; '.join(each.not_fed))}" for each in unfed]
         parts += ["## Parts that the batch doesn't feed", f"Their rows have a {UNFED}.", "\n".join(lines)]
-    return "\n\n".join([*parts, *plans_page.section(own), *_since(every)])
+    return "\n\n".join([*parts, *plans_page.section(native), *_since(every)])
 
 
 def _trains(each: Summary, columns: Sequence[str]) -> bool:

@@ -79,7 +79,7 @@ def trained(cell: Cell) -> tuple[str, bool, bool]:
 
 def summary(architecture: Architecture, entries: Sequence[Result]) -> Summary:
     """The record of one model type from its results."""
-    _, lora, own = trained(entries[0].cell)
+    _, lora, ours = trained(entries[0].cell)
     refusal = entries[0].detail if all(result.signature == REFUSED for result in entries) else ""
     ran = [] if refusal else entries
     return Summary(
@@ -87,11 +87,11 @@ def summary(architecture: Architecture, entries: Sequence[Result]) -> Summary:
         model_class=architecture.model_class,
         kind=architecture.kind,
         lora=lora,
-        native=own,
+        native=ours,
         transformers=entries[0].stack.get("transformers", ""),
         refused=refusal,
         impossible=next((each.detail for each in ran if each.outcome == Outcome.IMPOSSIBLE), ""),
-        outcomes={key(each.cell): each.outcome for each in (entries if own else ran)},
+        outcomes={key(each.cell): each.outcome for each in (entries if ours else ran)},
         differences=tuple(_differences(ran)),
         not_fed=tuple(findings.facts_of(entries).not_fed),
     )

@@ -15,13 +15,13 @@ def planned() -> dict[str, tuple[str, tuple[str, ...]]]:
 
     tasks = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM")
     classes = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks]
-    found = {}
+    types = {}
     for name in CONFIG_MAPPING:
         trained = next((mapping[name] for mapping in classes if name in mapping), None)
         kinds = tuple(kind for kind in KINDS if any(_plan(part, kind) for part in _parts(name)))
         if trained and kinds:
-            found[name] = (trained if isinstance(trained, str) else trained[0], kinds)
-    return found
+            types[name] = (trained if isinstance(trained, str) else trained[0], kinds)
+    return types
 
 
 def _parts(name: str) -> Iterator[Any]:

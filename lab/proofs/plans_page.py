@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from faultline.base.markdown import headed, row
 from faultline.base.text import count, cut
 from faultline.catalogue.outcomes import Outcome
-from faultline.report.run import SYMBOLS
+from faultline.report.run import ABSENT, SYMBOLS
 from lab.proofs.models_record import ACCUMULATING, Difference, Summary
 
 LONGEST = 150  # characters of what is wrong
@@ -36,13 +36,13 @@ def section(rows: Sequence[Summary]) -> list[str]:
     raising = sum(SYMBOLS[Outcome.RAISES] in symbols for symbols in ran.values())
     differing = sum(SYMBOLS[Outcome.DIVERGES] in symbols for symbols in ran.values())
     reasons = count(len({_cause(each.refused) for each in rows if each.refused}), "reason")
-    found = {_of(difference) for each in rows for difference in each.differences}
+    kinds = {_of(difference) for each in rows for difference in each.differences}
     trains = ", ".join(f"`{each.model}`" for each in rows if _trains(each))
     funnel = (
         f"transformers {rows[-1].transformers} has plans for {count(len(shown), 'pair')} of a model type and a strategy"
         f" ({', '.join(strategies)}): {len(shown) - len(ran)} refused in one process, for {reasons}, and {len(ran)} run"
         f". Of those, {raising} raise, and {differing} train otherwise than one process without an error:"
-        f" {count(len(found), 'kind')} of problem. A cell has a symbol for one micro-batch a step, then one for two."
+        f" {count(len(kinds), 'kind')} of problem. A cell has a symbol for one micro-batch a step, then one for two."
     )
     lines = [row(", ".join(names), *symbols, cause) for (symbols, cause), names in causes.items()]
     return [
@@ -55,12 +55,11 @@ def section(rows: Sequence[Summary]) -> list[str]:
 
 def _symbols(each: Summary, strategy: str) -> str:
     """A symbol for one micro-batch a step, then one for two, in each checkpointing mode."""
-    places = sorted((place for place in each.outcomes if place.startswith(f"{strategy}/")), key=_accumulates)
-    return "".join(SYMBOLS[each.outcomes[place]] for place in places)
-
-
-def _accumulates(place: str) -> bool:
-    return place.endswith(ACCUMULATING)
+    places = dict.fromkeys(
+        place.removesuffix(ACCUMULATING) for place in each.outcomes if place.startswith(f"{strategy}/")
+    )
+    ends = [each.outcomes.get(f"{place}{how}") for how in ("", ACCUMULATING) for place in places]
+    return "".join(SYMBOLS[end] if end else ABSENT for end in ends)
 
 
 def _trains(each: Summary) -> bool:
@@ -69,12 +68,12 @@ def _trains(each: Summary) -> bool:
 
 def _by_cause(rows: Sequence[Summary], strategies: Sequence[str]) -> Mapping[tuple[tuple[str, ...], str], list[str]]:
     """The models that show a problem in the same cells."""
-    found: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    causes: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for each in rows:
         symbols = tuple(_symbols(each, name) for name in strategies)
         texts = [_of(difference) for difference in each.differences] or [_cause(each.refused or each.impossible)]
-        found.setdefault((symbols, "; ".join(dict.fromkeys(texts))), []).append(f"`{each.model}`")
-    return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1])))
+        causes.setdefault((symbols, "; ".join(dict.fromkeys(texts))), []).append(f"`{each.model}`")
+    return dict(sorted(causes.items(), key=lambda item: (item[0][0], item[0][1])))
 
 
 def _of(difference: Difference) -> str:

@@ -114,12 +114,12 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     # A run of one strategy loses nothing of what was measured under all others, and mixes no releases.
     wrong = Difference("", "raises (other)", "", "", ("ddp/off", "fsdp2/off"))
     full = summary("llama", outcomes={"ddp/off": "raises", "fsdp2/off": "raises"}, differences=(wrong,))
-    own = summary("llama", native=True, outcomes={"tp/off": "trains"}, transformers="5.24.0")
-    assert not models_record.record([full, own], "today", order)
+    native = summary("llama", native=True, outcomes={"tp/off": "trains"}, transformers="5.24.0")
+    assert not models_record.record([full, native], "today", order)
     assert not models_record.record([summary("llama", outcomes={"ddp/off": "trains"})], "today", order)
     [merged] = [each for each in models_record.of_today() if each.model == "llama"]
     assert merged.outcomes == {"ddp/off": "trains", "fsdp2/off": "raises"}
-    assert [each.cells for each in merged.differences] == [("fsdp2/off",)] and own in models_record.read()
+    assert [each.cells for each in merged.differences] == [("fsdp2/off",)] and native in models_record.read()
     narrowed = models_record.record([summary("llama", outcomes={}, transformers="5.24.0")], "today", order)
     assert [each.model for each in narrowed] == ["llama"] and merged in models_record.read()
 
@@ -127,7 +127,7 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
 def test_transformers_own_parallelism_is_a_funnel_and_a_table_of_what_does_not_train():
     """Breaks when a pair is counted twice or lost, or the same problem of several models stands in several lines."""
 
-    def own(model, **changes):
+    def native(model, **changes):
         return summary(model, native=True, transformers="5.24.0", **changes)
 
     def ends(*outcomes):
@@ -138,16 +138,24 @@ def test_transformers_own_parallelism_is_a_funnel_and_a_table_of_what_does_not_t
 
     text = models_page.page(
         [
-            own("llama", outcomes=ends("trains", "trains", "trains")),
-            own("qwen3", outcomes=ends("trains", "diverges"), differences=wrong("k_norm")),
-            own("gemma3", outcomes=ends("trains", "diverges"), differences=wrong("q_norm")),
-            own("dots1", outcomes=ends("impossible"), refused="the config leaves out what Dots1 needs (TypeError)"),
+            native("llama", outcomes=ends("trains", "trains", "trains")),
+            native("qwen3", outcomes=ends("trains", "diverges"), differences=wrong("k_norm")),
+            native("gemma3", outcomes=ends("trains", "diverges"), differences=wrong("q_norm")),
+            native("dots1", outcomes=ends("impossible"), refused="the config leaves out what Dots1 needs (TypeError)"),
         ]
     ).partition("## Under transformers' own parallelism")[2]
     assert "has plans for 5 pairs of a model type and a strategy (tp, ep-fsdp): 1 refused in one process" in text
     assert "1 reason, and 4 run. Of those, 0 raise, and 2 train otherwise" in text and "every cell: `llama`.\n" in text
     assert row("`qwen3`, `gemma3`", "✓≠", "", "gradients of q\\_norm and k\\_norm differ") in text
-    assert row("`dots1`", models_page.SYMBOLS["impossible"], "", "the config leaves out what its class needs") in text
+    assert (
+        row(
+            "`dots1`",
+            models_page.SYMBOLS["impossible"] + models_page.ABSENT,
+            "",
+            "the config leaves out what its class needs",
+        )
+        in text
+    )
 
 
 def test_an_older_release_is_held_against_today():
@@ -189,9 +197,9 @@ def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_ad
     with pytest.raises(UsageError, match="qwen2"):
         models.cells_of(models.Request(models=("qwen_2",)), {})
     # Under transformers' own parallelism those that have the plan, none with an adapter; elsewhere only the list's.
-    own = Selection(strategy=("tp", "ep-fsdp", "ddp"), checkpointing=("off",), precision=("fp32",))
+    selection = Selection(strategy=("tp", "ep-fsdp", "ddp"), checkpointing=("off",), precision=("fp32",))
     planned = {"mixtral": ("MixtralForCausalLM", ("tp", "ep")), "arcee": ("ArceeForCausalLM", ("tp",))}
-    cells = models.cells_of(models.Request(selection=own), planned)
+    cells = models.cells_of(models.Request(selection=selection), planned)
     assert {(each.variant, each.strategy) for each in cells if each.strategy != "ddp"} == {
         *((f"mixtral{how}", strategy) for how in ("", "+accumulating") for strategy in ("tp", "ep-fsdp")),
         *((f"arcee{how}", "tp") for how in ("", "+accumulating")),
