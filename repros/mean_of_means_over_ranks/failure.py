@@ -1,4 +1,4 @@
-"""Each rank divides by its own tokens, and engines take the mean over ranks: tokens weigh unlike if counts differ."""
+"""Each rank divides by its own tokens, and engines average over ranks: where counts differ, tokens weigh unlike."""
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
