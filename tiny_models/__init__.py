@@ -30,6 +30,16 @@ def loaded_by(load: Callable[[Any], Any]) -> Iterator[None]:
         _loads.remove(load)
 
 
+@contextmanager
+def as_built() -> Iterator[None]:
+    """Give models as they are built meanwhile, whatever they are `loaded_by`."""
+    loads, _loads[:] = _loads[:], []
+    try:
+        yield
+    finally:
+        _loads[:] = loads
+
+
 def build(make: Callable[[], Model], seed: int) -> Model:
     """The model that `make` gives from a seed: the same bits in every process.
 

@@ -54,22 +54,22 @@ class Module:
         without_compiling()
         collectives.record_calls(called, modules)
         draws.switch_off_dropout()
-        built = build(self.target)
+        with tiny_models.as_built():
+            built = build(self.target)
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
         called.clear()  # what makes a model trains nothing
         model, loss, batch = parts(built)
         model, cast = in_fp32(model)
-        if self.target.function:  # a config's model is loaded as it is built
-            model = tiny_models.loaded(model)
+        not_fed: Sequence[str] = ()
+        if loss is None:
+            loss = own_model_batch.loss
+            batch, not_fed = own_model_batch.of(model)  # of the whole model: what shards don't take isn't left out
+        model = tiny_models.loaded(model)
         model = ready(model, self.target.lora, self.target.units)
         modules.update(model.modules())
         observer = Observer(model, alone=setup.reference)
         observer.collectives = called
-        not_fed: Sequence[str] = ()
-        if loss is None:
-            loss = own_model_batch.loss
-            batch, not_fed = own_model_batch.of(model)
         together = self.target.together and setup.reference
         each = self.target.micro_batches
         shares = (1 if together else self.target.world_size) if setup.reference else 0
