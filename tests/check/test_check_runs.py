@@ -14,6 +14,7 @@ from faultline.cells.cell import HALF
 from faultline.check import findings, known, model_facts, next_steps, variations, view
 from faultline.check.remedies import judge_remedies
 from lab.programs.fault import Fault
+from lab.proofs import planting
 from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,7 @@ MODELS = {
     "numbered_ranks": ("fsdp2", "zero2", "zero3"),  # what changes nothing is a rank's own
     "twice_backward": ("fsdp2", "ddp"),
     # The near miss of a tied module that is given a unit of its own.
-    "tied_blocks": ("fsdp2", *(name for name in strategies.names() if name not in ("single", "fsdp2"))),
+    "tied_blocks": ("fsdp2", *(name for name in planting.EVERY if name not in ("single", "fsdp2"))),
 }
 
 

@@ -74,7 +74,9 @@ def test_another_random_state_is_a_difference_and_a_half_without_a_checkpoint_in
     assert "rank 0: nothing was saved" in doubts[0] and "rank 0: it did not resume" in doubts[1]
 
 
-WHOLE = [(resumed(name), "LOADED_TWICE" if name in USUAL else "") for name in strategies.names()]
+WHOLE = [(resumed(name), "LOADED_TWICE" if name in USUAL else "") for name in planting.EVERY]
+LOADED = {planting.cell(planting.first_training(planting.OF_LOADED, name), name) for name in planting.LOADED}
+WHOLE += [(replace(cell, life="resumed"), "") for cell in sorted(LOADED, key=str)]
 TRAINER = Cell(DATA, "trainer-skip", "ddp", life="resumed")
 OF_TRAINERS = [
     Cell("custom_loss_ignores_num_items", "trainer-num_items", "zero3", life="resumed"),
