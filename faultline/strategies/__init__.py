@@ -1,6 +1,6 @@
 """How training is distributed: one file per family, found by looking into this folder.
 
-For others: `naming`, `shared`.
+For others: `native`, `naming`, `shared`.
 
 A file here that has a FAMILY is one. The page docs/add-a-strategy.md says what a `Family` is given.
 

@@ -116,4 +116,5 @@ def trainer(variant, arguments, setup):
     else:
         arguments = changed_config({**arguments, "gradient_accumulation_steps": MICRO}, AUTO, setup)
     collator, data = DataCollatorForSeq2Seq(tokenizer(padding_side="right")), token_dataset(rows, [0] * len(rows))
-    return OwnLoss(qwen2(), TrainingArguments(**arguments), train_dataset=data, data_collator=collator)
+    kind = OwnLoss if variant.remedy == "own_loss" else Trainer
+    return kind(qwen2(), TrainingArguments(**arguments), train_dataset=data, data_collator=collator)
