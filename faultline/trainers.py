@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from faultline.strategies import Config, Setup
-from faultline.strategies.shared import merged
+from faultline.strategies import Config, Setup, merged
 
 PAIRS = "prompt chosen rejected"
 

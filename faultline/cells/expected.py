@@ -126,7 +126,7 @@ def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Exp
 
 def _exists(strategy: str, versions: Mapping[str, str]) -> bool:
     """Whether these versions, as far as they are known, have a strategy."""
-    needed = strategies.needs(strategy)
+    needed = strategies.family(strategy).needs if strategy in strategies.names() else {}
     return all(_contains(specifier, versions[name]) for name, specifier in needed.items() if name in versions)
 
 

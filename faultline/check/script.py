@@ -110,7 +110,7 @@ def write(target: CheckTarget, result: Result, file: Path, python: str) -> str:
         lora=dict(target.lora),
         written=written,
         bf16=of.bf16,
-        autocast=of.bf16 and not strategies.casts(cell.strategy),
+        autocast=of.bf16 and not strategies.family(cell.strategy).casts,
         title=_in_docstring(f"{result.checked.facts.model} trains otherwise than in one process."),
         detail=_in_docstring(result.detail),
         only=" ".join(f"`--only {name}`" for name in modules([result])),

@@ -102,7 +102,7 @@ class File:
     @property
     def autocast(self) -> bool:
         """Whether the loop casts to bf16, as the engine doesn't."""
-        return self.bf16 and not strategies.casts(self.cell.strategy)
+        return self.bf16 and not strategies.family(self.cell.strategy).casts
 
     @property
     def accelerated(self) -> bool:

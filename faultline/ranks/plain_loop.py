@@ -205,7 +205,7 @@ def _micro_batch(
 
 
 def _autocast(run: Run) -> torch.autocast:
-    casts = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)  # or the engine does it
+    casts = run.cell.precision == "bf16" and not strategies.family(run.cell.strategy).casts  # or the engine does it
     return torch.autocast(run.setup.device.type, torch.bfloat16, enabled=casts)
 
 

@@ -187,6 +187,14 @@ class Family:
         return doubts
 
 
+def merged(content: Config, changes: Config) -> Config:
+    """A DeepSpeed config with changes to it, in its sections too; None takes a key out."""
+    new = {
+        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    return {key: value for key, value in {**content, **new}.items() if value is not None}
+
+
 @functools.cache
 def families() -> dict[str, Family]:
     """The families by the names of their files: those beside this one that have a FAMILY."""
@@ -207,19 +215,9 @@ def distributed(name: str) -> bool:
     return name not in _index() or family(name).distributed
 
 
-def casts(name: str) -> bool:
-    """Whether a strategy's engine casts to bf16 by itself."""
-    return family(name).casts
-
-
 def package(name: str) -> str:
     """The package whose engine a strategy is; torch for one that there is none of any more."""
     return family(name).package if name in _index() else "torch"
-
-
-def needs(name: str) -> Mapping[str, str]:
-    """The versions of packages that have a strategy, as specifiers; empty for one that there is none of any more."""
-    return family(name).needs if name in _index() else {}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What several strategies share: configs, names, bytes, collectives, steps, schedules and checkpoints."""
+"""What several strategies share: names, bytes, collectives, steps, schedules and checkpoints."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Config, Gradients, Setup, Tensors, Wrapped
+from faultline.strategies import Gradients, Setup, Tensors, Wrapped
 
 SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
 ONLY_UNIT = "_is_the_only_unit"  # a model that is to be FSDP's only unit
@@ -18,14 +18,6 @@ def clean(name: str) -> str:
     for prefix in PREFIXES:
         name = name.replace(prefix, "")
     return name.removeprefix("module.")
-
-
-def merged(content: Config, changes: Config) -> Config:
-    """A DeepSpeed config with changes to it, in its sections too; None takes a key out."""
-    new = {
-        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
-    }
-    return {key: value for key, value in {**content, **new}.items() if value is not None}
 
 
 def parameter_map(model: Any) -> Tensors:

@@ -11,8 +11,8 @@ from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
-from faultline.strategies import ROWS, Config, Evidence, Family, Holds, Setup, Wrapped, nodes
-from faultline.strategies.shared import merged, nbytes, schedule
+from faultline.strategies import ROWS, Config, Evidence, Family, Holds, Setup, Wrapped, merged, nodes
+from faultline.strategies.shared import nbytes, schedule
 from faultline.strategies.zero_tensors import gradients, parameters
 
 STAGE = (

@@ -10,8 +10,7 @@ from torch.utils.data import Dataset, SequentialSampler
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.ranks.own_model import target
-from faultline.strategies import ROWS, Setup
-from faultline.strategies.shared import merged
+from faultline.strategies import ROWS, Setup, merged
 from faultline.trainers import changed_config
 from lab.programs import build, loop
 from lab.programs.program import Program

@@ -15,8 +15,7 @@ from torch import distributed, nn
 from faultline.cells.cell import HALF
 from faultline.ranks.run import Injection
 from faultline.scenario import LR, MOMENTUM, Scenario, sgd
-from faultline.strategies import Setup, Wrapped
-from faultline.strategies.shared import merged
+from faultline.strategies import Setup, Wrapped, merged
 from lab.programs import changes
 from lab.programs.changes import APART, CHECKPOINTS, LOADED, LOSSES, MESHES, ROWS, WEIGHTS, Clock, Tensors
 from lab.programs.engines import local_weights, unreduced_in_ddp
