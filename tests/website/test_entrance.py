@@ -169,7 +169,7 @@ def test_outcome_and_symptom_leave_what_ends_so(page, site):
     page.select_option("select[name=symptom]", "")
     page.select_option("select[name=outcome]", "hangs")
     assert left(page) == ["rank0_only_save"]
-    assert "49 more were run there and don't show so" in page.inner_text("#count")
+    assert f"{len(failures()) - 1} more were run there and don't show so" in page.inner_text("#count")
     page.select_option("select[name=strategy]", "ddp")
     assert not left(page), "it hangs elsewhere"
     page.goto(page.url)
