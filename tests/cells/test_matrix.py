@@ -125,6 +125,7 @@ ASKED = st.builds(
     **{axis.name: st.sets(st.sampled_from(known_values(axis))).map(tuple) for axis in AXES[3:-1]},
 )
 EVERYTHING = Selection(**{axis.name: tuple(known_values(axis)) for axis in AXES[3:-1]})
+OF_EXPERTS = {"tp-ep", "ep-fsdp"}
 USUAL = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
 IN_OTHER_WORLDS = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 2: set(), 4: USUAL - {"single"}}
 
@@ -153,7 +154,11 @@ def runs(cell, variant, asked):
     resumed = cell.life != "straight" and not asked.life
     if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
         return False
-    if strategies.usual_ranks(cell.strategy) == 4 and not (mechanism or asked.strategy or asked.world_size):
+    mentioned = cell.strategy in variant.strategies
+    if cell.strategy in OF_EXPERTS and not (mentioned or asked.strategy):
+        return False
+    few = strategies.usual_ranks(cell.strategy) == 4 or cell.strategy in {"tp", "native-fsdp", *OF_EXPERTS}
+    if few and not (mechanism or mentioned or asked.strategy or asked.world_size):
         return False
     if bf16 and not asked.precision:
         if not (variant.bf16 or (variant.remedy == "broken" and cell.strategy in USUAL)):
