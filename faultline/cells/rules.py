@@ -147,7 +147,7 @@ def not_by_default() -> tuple[Exclusion, ...]:
         Exclusion(
             f"{listing(named)} run for variants that name them: those with a mixture of experts",
             _named_only,
-            ("strategy",),
+            ("strategy", "world_size"),
         ),
         *(Exclusion(axis.rule, functools.partial(_not_asked_for, axis), (axis.name,)) for axis in OPTIONAL),
         Exclusion("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),

@@ -155,7 +155,7 @@ def runs(cell, variant, asked):
     if resumed and ((bf16 and not asked.precision) or not (usual or asked.world_size)):
         return False
     mentioned = cell.strategy in variant.strategies
-    if cell.strategy in OF_EXPERTS and not (mentioned or asked.strategy):
+    if cell.strategy in OF_EXPERTS and not (mentioned or asked.strategy or asked.world_size):
         return False
     few = strategies.usual_ranks(cell.strategy) == 4 or cell.strategy in {"tp", "native-fsdp", *OF_EXPERTS}
     if few and not (mechanism or mentioned or asked.strategy or asked.world_size):
