@@ -126,8 +126,15 @@ def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Exp
 
 def _exists(strategy: str, versions: Mapping[str, str]) -> bool:
     """Whether these versions, as far as they are known, have a strategy."""
-    needed = strategies.family(strategy).needs if strategy in strategies.names() else {}
-    return all(_contains(specifier, versions[name]) for name, specifier in needed.items() if name in versions)
+    return all(
+        _contains(specifier, versions[name]) for name, specifier in _needed(strategy).items() if name in versions
+    )
+
+
+@functools.cache
+def _needed(strategy: str) -> Mapping[str, str]:
+    """The versions that have a strategy, by package; none are asked for one that there is none of any more."""
+    return strategies.family(strategy).needs if strategy in strategies.names() else {}
 
 
 def on_cpu(cell: Cell) -> Cell:

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Holds, Setup, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
+    fsdp_units,
+    gathered_gradients,
+    gathered_parameters,
     least_units,
     load_shards,
     nbytes,
-    parameter_map,
     plain_backward,
     save_shards,
     stepped,
     units,
-    whole_tensors,
 )
 
 
@@ -102,19 +103,10 @@ def _parallelism(options: Options, setup: Setup) -> dict[str, object]:
     return {"parallelism_config": ParallelismConfig(**shape)}
 
 
-def parameters(model: Any) -> Tensors:
-    return whole_tensors(parameter_map(model))
-
-
-def gradients(model: Any) -> Gradients:
-    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
-
-
 def evidence(model: Any) -> dict[str, object]:
-    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    units = fsdp_units(model)
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
     # A forward pass without a backward pass leaves parameters whole for now: what a rank owns of them counts.
     managed = [parameter for group in groups if group for parameter in group.fsdp_params]
@@ -169,8 +161,8 @@ FAMILY = Family(
     wrap=wrap,
     arguments=arguments,
     accelerate=accelerate,
-    parameters=parameters,
-    gradients=gradients,
+    parameters=gathered_parameters,
+    gradients=gathered_gradients,
     save=save_shards,
     load=load_shards,
     evidence=evidence,

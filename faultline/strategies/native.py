@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Evidence, Family, Gradients, Holds, Setup, Tensors, Wrapped, nodes
+from faultline.strategies import Evidence, Family, Holds, Setup, Wrapped, nodes
 from faultline.strategies.shared import (
+    fsdp_units,
+    gathered_gradients,
+    gathered_parameters,
     load_shards,
     nbytes,
-    parameter_map,
     plain_backward,
     save_shards,
     stepped,
-    whole_tensors,
 )
 
 LOADED = count()
@@ -89,12 +90,6 @@ def load_model(model: Any, options: Options, setup: Setup) -> Any:
     return loaded.train(model.training)
 
 
-def fsdp_units(model: Any) -> list[Any]:
-    from torch.distributed.fsdp import FSDPModule
-
-    return [module for module in model.modules() if isinstance(module, FSDPModule)]
-
-
 def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     def accumulate(last: bool) -> Any:
         for unit in fsdp_units(model):
@@ -115,14 +110,6 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     from accelerate import ParallelismConfig
 
     return {"parallelism_config": ParallelismConfig(tp_size=setup.world_size)}
-
-
-def parameters(model: Any) -> Tensors:
-    return whole_tensors(parameter_map(model))
-
-
-def gradients(model: Any) -> Gradients:
-    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
 
 
 def evidence(model: Any) -> dict[str, object]:
@@ -168,8 +155,8 @@ FAMILY = Family(
     wrap=wrap,
     arguments=arguments,
     accelerate=accelerate,
-    parameters=parameters,
-    gradients=gradients,
+    parameters=gathered_parameters,
+    gradients=gathered_gradients,
     save=save_shards,
     load=load_shards,
     evidence=evidence,

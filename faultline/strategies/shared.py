@@ -49,6 +49,13 @@ def units(model: Any) -> list[Any]:
     return whole_blocks
 
 
+def fsdp_units(model: Any) -> list[Any]:
+    """The modules that `fully_shard` made units of."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
 def least_units(model: Any) -> int:
     """How many units FSDP has to have at least, the root among them."""
     return 1 if getattr(model, ONLY_UNIT, False) else 2
@@ -103,6 +110,15 @@ def whole_tensors(tensors: Tensors) -> Tensors:
             shape = tensors[name].shape
             ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
     return {name: ready[name] for name in tensors}
+
+
+def gathered_parameters(model: Any) -> Tensors:
+    """The whole parameters of a model in DTensors."""
+    return whole_tensors(parameter_map(model))
+
+
+def gathered_gradients(model: Any) -> Gradients:
+    return whole_tensors({name: p.grad for name, p in parameter_map(model).items() if p.grad is not None})
 
 
 def whole_parameters(model: Any) -> Tensors:
